@@ -1,0 +1,381 @@
+package kvstate
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// A record is a MessagePack map whose last field, "sum", is the CRC-32C of
+// every byte before that field's value. A bit that flips anywhere is noticed.
+const sumSize = 4
+
+var sumPrefix = []byte("\xa3sum\xce")
+
+type encoder struct {
+	buf bytes.Buffer
+	enc *msgpack.Encoder
+	n   int
+	err error
+}
+
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{}
+	e.enc = msgpack.NewEncoder(&e.buf)
+	e.enc.UseCompactInts(true)
+	return e
+}}
+
+func (e *encoder) note(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+func (e *encoder) key(k string) { e.n++; e.note(e.enc.EncodeString(k)) }
+
+func (e *encoder) str(k, v string) {
+	if v != "" {
+		e.key(k)
+		e.note(e.enc.EncodeString(v))
+	}
+}
+
+func (e *encoder) bin(k string, v []byte) {
+	if v != nil {
+		e.key(k)
+		e.note(e.enc.EncodeBytes(v))
+	}
+}
+
+func (e *encoder) uint(k string, v uint64) {
+	if v != 0 {
+		e.key(k)
+		e.note(e.enc.EncodeUint(v))
+	}
+}
+
+func (e *encoder) time(k string, v time.Time) {
+	if !v.IsZero() {
+		e.key(k)
+		e.note(e.enc.EncodeTime(v))
+	}
+}
+
+// Encode returns the stored form of r.
+func Encode(r *Record) ([]byte, error) {
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	e.buf.Reset()
+	e.n, e.err = 0, nil
+
+	// Room for the map header, written last, when the count is known.
+	e.buf.Write([]byte{0xde, 0, 0})
+	e.uint("v", Version)
+	e.str("id", r.ID)
+	e.str("kind", r.Kind)
+	e.str("queue", r.Queue)
+	e.str("digest", string(r.Digest))
+	e.str("state", string(r.State))
+	e.uint("token", r.Token)
+	e.uint("attempt", uint64(r.Attempt))
+	e.str("owner", r.Owner)
+	if len(r.Seqs) > 0 {
+		e.key("seqs")
+		e.note(e.enc.EncodeArrayLen(len(r.Seqs)))
+		for _, s := range r.Seqs {
+			e.note(e.enc.EncodeUint(s))
+		}
+	}
+	e.uint("offset", r.Offset)
+	if r.Checkpoint != nil {
+		e.bin("checkpoint", r.Checkpoint)
+		e.uint("checksum", uint64(checksum(r.Checkpoint)))
+	}
+	e.bin("intent", r.Intent)
+	e.bin("result", r.Result)
+	e.str("content_type", r.ContentType)
+	if len(r.FollowUps) > 0 {
+		e.key("followups")
+		e.note(e.enc.EncodeArrayLen(len(r.FollowUps)))
+		for i := range r.FollowUps {
+			e.command(&r.FollowUps[i])
+		}
+	}
+	e.str("error", r.Error)
+	e.str("reason", string(r.Reason))
+	e.time("next_at", r.NextAt)
+	if r.Command != nil {
+		e.key("command")
+		e.command(r.Command)
+	}
+	if len(r.Trail) > 0 {
+		e.key("trail")
+		e.note(e.enc.EncodeArrayLen(len(r.Trail)))
+		for i := range r.Trail {
+			e.step(&r.Trail[i])
+		}
+	}
+	for _, f := range r.Extra {
+		e.key(f.Name)
+		e.buf.Write(f.Value)
+	}
+	if e.err != nil {
+		return nil, fmt.Errorf("kvstate: encode record of %q: %w", r.ID, e.err)
+	}
+	out := make([]byte, e.buf.Len()+len(sumPrefix)+sumSize)
+	n := copy(out, e.buf.Bytes())
+	binary.BigEndian.PutUint16(out[1:3], uint16(e.n+1))
+	n += copy(out[n:], sumPrefix)
+	binary.BigEndian.PutUint32(out[n:], checksum(out[:n]))
+	return out, nil
+}
+
+func (e *encoder) step(s *Step) {
+	e.note(e.enc.EncodeArrayLen(5))
+	e.note(e.enc.EncodeTime(s.At))
+	e.note(e.enc.EncodeString(string(s.State)))
+	e.note(e.enc.EncodeString(s.Owner))
+	e.note(e.enc.EncodeUint(s.Token))
+	e.note(e.enc.EncodeString(s.Note))
+}
+
+func (e *encoder) command(c *command.Command) {
+	n := 5
+	if !c.NotAfter.IsZero() {
+		n++
+	}
+	e.note(e.enc.EncodeMapLen(n))
+	for _, kv := range [...][2]string{{"id", c.ID}, {"kind", c.Kind}, {"queue", c.Queue}, {"content_type", c.ContentType}} {
+		e.note(e.enc.EncodeString(kv[0]))
+		e.note(e.enc.EncodeString(kv[1]))
+	}
+	e.note(e.enc.EncodeString("payload"))
+	e.note(e.enc.EncodeBytes(c.Payload))
+	if !c.NotAfter.IsZero() {
+		e.note(e.enc.EncodeString("not_after"))
+		e.note(e.enc.EncodeTime(c.NotAfter))
+	}
+}
+
+// Decode reads the stored form of a record. Bytes that are damaged, hostile or
+// no record at all give an error that wraps command.ErrMalformed. Fields that
+// this version does not know are kept in Extra; a version number above Version
+// is accepted, since newer writers may only add fields.
+func Decode(data []byte) (*Record, error) {
+	if err := command.CheckShape(data); err != nil {
+		return nil, fmt.Errorf("kvstate: decode record: %w", err)
+	}
+	body := len(data) - sumSize
+	if body < len(sumPrefix) || !bytes.HasSuffix(data[:body], sumPrefix) {
+		return nil, fmt.Errorf("kvstate: decode record: %w: it has no checksum", command.ErrMalformed)
+	}
+	if want, got := binary.BigEndian.Uint32(data[body:]), checksum(data[:body]); want != got {
+		return nil, fmt.Errorf("kvstate: decode record: %w: checksum is %08x, the bytes give %08x", command.ErrMalformed, want, got)
+	}
+	d := decoders.Get().(*decoder)
+	defer decoders.Put(d)
+	d.rd.Reset(data)
+	d.dec.Reset(&d.rd)
+	d.dec.UsePreallocateValues(false)
+	r, err := d.record()
+	if err != nil {
+		return nil, fmt.Errorf("kvstate: decode record: %w: %w", command.ErrMalformed, err)
+	}
+	return r, nil
+}
+
+type decoder struct {
+	rd  bytes.Reader
+	dec *msgpack.Decoder
+}
+
+var decoders = sync.Pool{New: func() any {
+	d := &decoder{}
+	d.dec = msgpack.NewDecoder(&d.rd)
+	return d
+}}
+
+func (d *decoder) record() (*Record, error) {
+	n, err := d.dec.DecodeMapLen()
+	if err != nil {
+		return nil, err
+	}
+	r := &Record{}
+	var sum uint64
+	for range n {
+		key, err := d.dec.DecodeString()
+		if err != nil {
+			return nil, err
+		}
+		switch key {
+		case "v":
+			var v uint64
+			err = d.uint(&v)
+		case "id":
+			err = d.str(&r.ID)
+		case "kind":
+			err = d.str(&r.Kind)
+		case "queue":
+			err = d.str(&r.Queue)
+		case "digest":
+			err = d.str((*string)(&r.Digest))
+		case "state":
+			err = d.str((*string)(&r.State))
+		case "token":
+			err = d.uint(&r.Token)
+		case "attempt":
+			var v uint64
+			err = d.uint(&v)
+			r.Attempt = int(min(v, 1<<30))
+		case "owner":
+			err = d.str(&r.Owner)
+		case "seqs":
+			err = d.seqs(r)
+		case "offset":
+			err = d.uint(&r.Offset)
+		case "checkpoint":
+			err = d.bin(&r.Checkpoint)
+		case "checksum":
+			err = d.uint(&sum)
+		case "intent":
+			err = d.bin(&r.Intent)
+		case "result":
+			err = d.bin(&r.Result)
+		case "content_type":
+			err = d.str(&r.ContentType)
+		case "followups":
+			err = d.followUps(r)
+		case "error":
+			err = d.str(&r.Error)
+		case "reason":
+			err = d.str((*string)(&r.Reason))
+		case "next_at":
+			r.NextAt, err = d.dec.DecodeTime()
+		case "command":
+			r.Command = &command.Command{}
+			err = d.command(r.Command)
+		case "trail":
+			err = d.trail(r)
+		case "sum":
+			err = d.dec.Skip()
+		default:
+			f := Field{Name: key}
+			f.Value, err = d.dec.DecodeRaw()
+			r.Extra = append(r.Extra, f)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("field %q: %w", key, err)
+		}
+	}
+	if r.Checkpoint != nil && uint64(checksum(r.Checkpoint)) != sum {
+		return nil, fmt.Errorf("the checkpoint's checksum is wrong")
+	}
+	if r.ID == "" || !r.State.Known() {
+		return nil, fmt.Errorf("no record: id %q, state %q", r.ID, r.State)
+	}
+	return r, nil
+}
+
+func (d *decoder) str(to *string) (err error)  { *to, err = d.dec.DecodeString(); return err }
+func (d *decoder) uint(to *uint64) (err error) { *to, err = d.dec.DecodeUint64(); return err }
+func (d *decoder) bin(to *[]byte) (err error) {
+	*to, err = d.dec.DecodeBytes()
+	if err == nil && *to == nil {
+		*to = []byte{}
+	}
+	return err
+}
+
+func (d *decoder) seqs(r *Record) error {
+	n, err := d.dec.DecodeArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		var s uint64
+		err = d.uint(&s)
+		r.Seqs = append(r.Seqs, s)
+	}
+	return err
+}
+
+func (d *decoder) followUps(r *Record) error {
+	n, err := d.dec.DecodeArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		var c command.Command
+		err = d.command(&c)
+		r.FollowUps = append(r.FollowUps, c)
+	}
+	return err
+}
+
+func (d *decoder) trail(r *Record) error {
+	n, err := d.dec.DecodeArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		var s Step
+		err = d.step(&s)
+		r.Trail = append(r.Trail, s)
+	}
+	return err
+}
+
+func (d *decoder) step(s *Step) error {
+	n, err := d.dec.DecodeArrayLen()
+	if err != nil {
+		return err
+	}
+	if n < 5 {
+		return fmt.Errorf("a trail step of %d parts, want 5", n)
+	}
+	if s.At, err = d.dec.DecodeTime(); err != nil {
+		return err
+	}
+	if err = d.str((*string)(&s.State)); err != nil {
+		return err
+	}
+	if err = d.str(&s.Owner); err != nil {
+		return err
+	}
+	if err = d.uint(&s.Token); err != nil {
+		return err
+	}
+	if err = d.str(&s.Note); err != nil {
+		return err
+	}
+	for range n - 5 {
+		if err = d.dec.Skip(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decoder) command(c *command.Command) error {
+	n, err := d.dec.DecodeMapLen()
+	for i := 0; i < n && err == nil; i++ {
+		var key string
+		if err = d.str(&key); err != nil {
+			return err
+		}
+		switch key {
+		case "id":
+			err = d.str(&c.ID)
+		case "kind":
+			err = d.str(&c.Kind)
+		case "queue":
+			err = d.str(&c.Queue)
+		case "content_type":
+			err = d.str(&c.ContentType)
+		case "payload":
+			err = d.bin(&c.Payload)
+		case "not_after":
+			c.NotAfter, err = d.dec.DecodeTime()
+		default:
+			err = d.dec.Skip()
+		}
+	}
+	return err
+}

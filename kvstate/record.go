@@ -1,0 +1,102 @@
+package kvstate
+
+import (
+	"hash/crc32"
+	"slices"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Version is the newest record version that this code writes.
+const Version = 1
+
+// MaxTrail is how many transitions a record remembers.
+const MaxTrail = 16
+
+// Record is the one entry of a command in the bucket: where it stands, how
+// far it got and what came of it.
+type Record struct {
+	ID      string
+	Kind    string
+	Queue   string
+	Digest  command.Digest
+	State   State
+	Token   uint64 // fencing token: the revision of the last takeover; 0 before the first
+	Attempt int    // attempts started so far, this one included
+	Owner   string // the worker that wrote this revision, or the person
+	Seqs    []uint64
+
+	Offset     uint64
+	Checkpoint []byte
+	Intent     []byte
+
+	Result      []byte
+	ContentType string
+	FollowUps   []command.Command
+
+	Error  string // of the last failed attempt
+	Reason Reason // when parked
+	NextAt time.Time
+
+	Command *command.Command // whole, when parked
+	Trail   []Step
+
+	// Extra holds the fields of newer versions as they came.
+	Extra []Field
+
+	// Revision is the bucket revision this record was read at; 0 for none.
+	// It is not part of the stored bytes.
+	Revision uint64
+	// StoredAt is when the server stored this revision. Not part of the bytes.
+	StoredAt time.Time
+}
+
+// Step is one transition in a record's trail.
+type Step struct {
+	At    time.Time
+	State State
+	Owner string
+	Token uint64
+	Note  string // an error, a reason or an operator's why; may be empty
+}
+
+// Field is one field of a record that this version does not know.
+type Field struct {
+	Name  string
+	Value msgpack.RawMessage
+}
+
+// Advance returns a copy of r in state to, with owner and note added to the
+// trail. It refuses what the transition table does not hold.
+func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, error) {
+	if err := Check(r.State, to); err != nil {
+		return nil, err
+	}
+	next := *r
+	next.State = to
+	next.Owner = owner
+	keep := r.Trail
+	if len(keep) >= MaxTrail {
+		keep = keep[len(keep)-MaxTrail+1:]
+	}
+	next.Trail = make([]Step, len(keep), len(keep)+1)
+	copy(next.Trail, keep)
+	next.Trail = append(next.Trail, Step{At: at, State: to, Owner: owner, Token: r.Token, Note: note})
+	return &next, nil
+}
+
+// Accounts reports whether r speaks for the stream sequence seq.
+func (r *Record) Accounts(seq uint64) bool { return slices.Contains(r.Seqs, seq) }
+
+// AddSeq makes r speak for seq.
+func (r *Record) AddSeq(seq uint64) {
+	if seq != 0 && !r.Accounts(seq) {
+		r.Seqs = append(slices.Clone(r.Seqs), seq)
+	}
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
