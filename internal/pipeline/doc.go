@@ -1,0 +1,25 @@
+// Package pipeline sends JetStream requests without waiting for each other and
+// hands every answer to the callback of its request.
+//
+// One subscription carries all answers of a connection; a request costs a slot
+// in a table and no goroutine, channel or timer of its own. It is what lets a
+// worker settle tens of thousands of commands per second over one connection.
+//
+// # Guarantees
+//
+//   - Every request that [Pipe.Send] accepted has its callback called with a
+//     final answer or an error exactly once, also when the connection breaks,
+//     the server denies the subject, or the pipe is closed.
+//   - An error that wraps [ErrIndeterminate] says that the server may or may
+//     not have acted: read back before drawing a conclusion.
+//
+// # Concurrency
+//
+// A Pipe is safe for concurrent use. Callbacks run on the goroutine that reads
+// answers (or the one that watches deadlines) and must not block; from within
+// one, use [Pipe.Send], which never waits, not [Pipe.SendWithin].
+//
+// # Limits and defaults
+//
+// Window 4,096 requests in flight, timeout 5 s per request, watched every 100 ms.
+package pipeline

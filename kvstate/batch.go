@@ -1,0 +1,129 @@
+package kvstate
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+)
+
+// MaxBatch is how many keys the server answers in one ReadMany.
+const MaxBatch = 1024
+
+// batchBytes bounds one answer of the server; the rest is asked for again.
+const batchBytes = 8 << 20
+
+type batchRequest struct {
+	Keys  []string `json:"multi_last"`
+	From  uint64   `json:"seq,omitempty"`
+	UpTo  uint64   `json:"up_to_seq,omitempty"`
+	Bytes int      `json:"max_bytes"`
+}
+
+// ReadMany reads the entries of up to MaxBatch keys in one request and calls
+// done with one entry for each key, in the same order. It does not wait. Done
+// runs on the pipeline's goroutine and must not block; it is not called if
+// ReadMany returns an error.
+//
+// On a replicated bucket a follower that lags may answer: what is read here
+// may be old, so only a write decides.
+func (s *Store) ReadMany(keys []command.Token, done func([]Entry, error)) error {
+	if len(keys) == 0 || len(keys) > MaxBatch {
+		return fmt.Errorf("kvstate: read %d keys at once, the limit is 1 to %d", len(keys), MaxBatch)
+	}
+	b := &batch{store: s, done: done, entries: make([]Entry, len(keys))}
+	b.request.Bytes = batchBytes
+	b.request.Keys = make([]string, len(keys))
+	for i, k := range keys {
+		b.entries[i].Key = k
+		b.request.Keys[i] = s.prefix + string(k)
+	}
+	return b.send()
+}
+
+// batch is one ReadMany under way. The pipeline calls it from one goroutine at a time.
+type batch struct {
+	store   *Store
+	request batchRequest
+	entries []Entry
+	index   map[command.Token]int // built with the first record that comes
+	done    func([]Entry, error)
+}
+
+func (b *batch) send() error {
+	body, err := json.Marshal(b.request)
+	if err != nil {
+		return fmt.Errorf("kvstate: read batch: %w", err)
+	}
+	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + b.store.stream, Data: body}
+	if err := b.store.pipe.SendMany(m, b.reply); err != nil {
+		return fmt.Errorf("kvstate: read batch: %w", err)
+	}
+	return nil
+}
+
+func (b *batch) reply(m *nats.Msg, err error) (more bool) {
+	if err != nil {
+		b.done(nil, fmt.Errorf("kvstate: read batch: %w", err))
+		return false
+	}
+	switch status := m.Header.Get("Status"); status {
+	case "": // a record
+		b.add(m)
+		return true
+	case "204": // the end of this answer
+		b.end(m)
+	case "404":
+		if m.Header.Get("Description") != "No Results" {
+			// A record that was found could not be loaded: replaced between the two.
+			b.done(nil, fmt.Errorf("kvstate: read batch: %w: %s", ErrIndeterminate, m.Header.Get("Description")))
+			return false
+		}
+		b.finish()
+	default:
+		b.done(nil, fmt.Errorf("kvstate: read batch: server says %s %s", status, m.Header.Get("Description")))
+	}
+	return false
+}
+
+func (b *batch) add(m *nats.Msg) {
+	if b.index == nil {
+		b.index = make(map[command.Token]int, len(b.entries))
+		for i := range b.entries {
+			b.index[b.entries[i].Key] = i
+		}
+	}
+	key := command.Token(strings.TrimPrefix(m.Header.Get(jetstream.SubjectHeader), b.store.prefix))
+	revision, _ := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	at, _ := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	if i, ok := b.index[key]; ok {
+		b.entries[i] = entryOf(key, revision, at, m.Header, m.Data)
+	}
+	b.request.From = revision + 1
+}
+
+func (b *batch) end(m *nats.Msg) {
+	if left := m.Header.Get("Nats-Num-Pending"); left == "" || left == "0" {
+		b.finish()
+		return
+	}
+	b.request.UpTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
+	if err := b.send(); err != nil {
+		b.done(nil, err)
+	}
+}
+
+// finish hands out the entries. A key that was asked for twice has been filled once.
+func (b *batch) finish() {
+	if len(b.index) > 0 && len(b.index) < len(b.entries) {
+		for i := range b.entries {
+			b.entries[i] = b.entries[b.index[b.entries[i].Key]]
+		}
+	}
+	b.done(b.entries, nil)
+}

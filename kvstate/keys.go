@@ -1,0 +1,70 @@
+package kvstate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tallyman-go/tallyman/command"
+)
+
+// Keys that begin with "_" belong to the pool; an id's token never does.
+const (
+	// KeySettings holds the pool's settings as JSON.
+	KeySettings command.Token = "_pool"
+
+	absorbedPrefix  = "_absorbed/"
+	malformedPrefix = "_malformed/"
+	conflictPrefix  = "_conflict/"
+	corruptPrefix   = "_corrupt/"
+	probePrefix     = "_probe/"
+)
+
+// AbsorbedKey is where a sequence is accounted for that changed nothing,
+// because its command had an outcome already. The value is the id.
+func AbsorbedKey(seq uint64) command.Token { return seqKey(absorbedPrefix, seq) }
+
+// MalformedKey is where the parked record of an undecodable message lies.
+func MalformedKey(seq uint64) command.Token { return seqKey(malformedPrefix, seq) }
+
+// ConflictKey is where the parked record of a command lies whose id already
+// stands for another one.
+func ConflictKey(seq uint64) command.Token { return seqKey(conflictPrefix, seq) }
+
+// FollowUpConflictKey is where the parked record of a follow-up lies that
+// could not be born, because its id already stands for another command.
+func FollowUpConflictKey(parent command.Token, n int) command.Token {
+	return command.Token(fmt.Sprintf("%s%s/%d", conflictPrefix, parent, n))
+}
+
+// CorruptKey is where the bytes of a record are kept that did not decode.
+func CorruptKey(key command.Token, revision uint64) command.Token {
+	return command.Token(fmt.Sprintf("%s%s/%d", corruptPrefix, key, revision))
+}
+
+// ProbeKey is what a worker writes to learn whether it can.
+func ProbeKey(owner string) command.Token { return command.Token(probePrefix + owner) }
+
+// AbsorbedSeq returns the sequence that key accounts for, if it is an AbsorbedKey.
+func AbsorbedSeq(key command.Token) (seq uint64, ok bool) {
+	digits, ok := strings.CutPrefix(string(key), absorbedPrefix)
+	if !ok {
+		return 0, false
+	}
+	seq, err := strconv.ParseUint(digits, 10, 64)
+	return seq, err == nil
+}
+
+// Own reports whether key belongs to the pool itself and holds no record of a command.
+func Own(key command.Token) bool {
+	return strings.HasPrefix(string(key), "_") && !isParkedKey(key)
+}
+
+// isParkedKey reports whether key holds a parked record that is not filed under its id.
+func isParkedKey(key command.Token) bool {
+	return strings.HasPrefix(string(key), malformedPrefix) || strings.HasPrefix(string(key), conflictPrefix)
+}
+
+func seqKey(prefix string, seq uint64) command.Token {
+	return command.Token(prefix + strconv.FormatUint(seq, 10))
+}

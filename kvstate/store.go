@@ -1,0 +1,344 @@
+package kvstate
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// Errors of the store. Test with errors.Is.
+var (
+	// ErrStale means that the compare-and-swap lost: the entry has another
+	// revision than the one expected, so somebody else has written.
+	ErrStale = errors.New("written by someone else")
+	// ErrIndeterminate means that nobody knows whether a write happened: read
+	// the entry again before drawing a conclusion.
+	ErrIndeterminate = pipeline.ErrIndeterminate
+	// ErrTooLarge means that an entry does not fit into one server message.
+	ErrTooLarge = errors.New("record too large")
+	// ErrNoBucket means that the pool's bucket does not exist.
+	ErrNoBucket = errors.New("no such bucket")
+	// ErrDenied means that the server refused a subject to this user.
+	ErrDenied = pipeline.ErrDenied
+)
+
+// Entry is what the bucket holds under a key at one revision.
+type Entry struct {
+	Key command.Token
+	// Revision is 0 if the key was never written. It is the number to expect
+	// in the next write even where Record is nil: a delete marker counts.
+	Revision uint64
+	// Record is nil if there is none, or if Err is set.
+	Record *Record
+	// Raw is what is stored, also where it does not decode.
+	Raw []byte
+	// Err says why Raw is no record. It wraps command.ErrMalformed.
+	Err error
+}
+
+// Store is the pool's bucket. It is safe for concurrent use.
+type Store struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	pipe    *pipeline.Pipe
+	stream  string // KV_<pool>
+	prefix  string // $KV.<pool>.
+	keep    string // retention of final records as the server reads it
+}
+
+// Config of a pool's bucket.
+type Config struct {
+	Pool      string
+	Replicas  int           // 1 to 5; default 1
+	Retention time.Duration // of final records; default 7 days
+}
+
+// History is how many revisions of an entry the bucket keeps, so that the
+// checkpoint before a damaged one is still there.
+const History = 2
+
+// markerTTL is how long the server keeps the marker of an expired record.
+const markerTTL = time.Hour
+
+// Create makes the pool's bucket or brings it up to cfg. Safe to repeat.
+func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
+	_, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket:         cfg.Pool,
+		Description:    "Tallyman: one record per command",
+		History:        History,
+		Replicas:       max(cfg.Replicas, 1),
+		Storage:        jetstream.FileStorage,
+		LimitMarkerTTL: markerTTL,
+	})
+	if err != nil {
+		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, err)
+	}
+	return nil
+}
+
+// Open returns the pool's bucket. ErrNoBucket means that it does not exist.
+func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipeline.Pipe, cfg Config) (*Store, error) {
+	_, err := js.KeyValue(ctx, cfg.Pool)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, fmt.Errorf("kvstate: open bucket %q: %w", cfg.Pool, ErrNoBucket)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kvstate: open bucket %q: %w", cfg.Pool, err)
+	}
+	return &Store{
+		nc: nc, js: js, pipe: pipe,
+		stream: "KV_" + cfg.Pool, prefix: "$KV." + cfg.Pool + ".",
+		keep: ttl(cfg.Retention),
+	}, nil
+}
+
+// Keep sets the retention of final records, which is known only once the
+// pool's settings have been read. Call it before any write.
+func (s *Store) Keep(retention time.Duration) { s.keep = ttl(retention) }
+
+// ttl spells d for the Nats-TTL header: whole seconds, at least one; empty for ever.
+func ttl(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(max(int64(d/time.Second), 1), 10)
+}
+
+// Write stores r under key if the entry still has revision r.Revision, and
+// calls done with the new revision. It does not wait for the server, but for
+// room in the pipeline's window, at most until ctx ends. Done runs on the
+// pipeline's goroutine and must not block. If Write returns an error nothing
+// was sent and done is not called.
+//
+// Final records get the retention, and remove the revisions below them.
+func (s *Store) Write(ctx context.Context, key command.Token, r *Record, done func(revision uint64, err error)) error {
+	return s.write(key, r, done, func(m *nats.Msg, on pipeline.OnReply) error { return s.pipe.SendWithin(ctx, m, on) })
+}
+
+// WriteNow is Write without the wait for room, for use in callbacks.
+func (s *Store) WriteNow(key command.Token, r *Record, done func(revision uint64, err error)) error {
+	return s.write(key, r, done, s.pipe.Send)
+}
+
+func (s *Store) write(key command.Token, r *Record, done func(uint64, error), send func(*nats.Msg, pipeline.OnReply) error) error {
+	body, err := Encode(r)
+	if err != nil {
+		return err
+	}
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.prefix + string(key)
+	m.msg.Data = body
+	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(r.Revision, 10))
+	m.set(command.HeaderState, string(r.State))
+	m.set(command.HeaderKind, r.Kind)
+	m.set(command.HeaderAttempt, strconv.Itoa(r.Attempt))
+	m.set(command.HeaderOwner, r.Owner)
+	if r.Offset > 0 {
+		m.set(command.HeaderOffset, strconv.FormatUint(r.Offset, 10))
+	}
+	if r.Reason != "" {
+		m.set(command.HeaderReason, string(r.Reason))
+	}
+	if r.State.Final() {
+		if s.keep != "" {
+			m.set(jetstream.MsgTTLHeader, s.keep)
+		}
+		if r.Revision > 0 {
+			m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+		}
+	}
+	return s.send(m, done, send)
+}
+
+// Put stores an entry that is no record, whatever was there before. With
+// expire it is kept only as long as a receipt. It does not wait; done may not block.
+func (s *Store) Put(key command.Token, value []byte, expire bool, done func(revision uint64, err error)) error {
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.prefix + string(key)
+	m.msg.Data = value
+	if expire && s.keep != "" {
+		m.set(jetstream.MsgTTLHeader, s.keep)
+	}
+	return s.send(m, done, s.pipe.Send)
+}
+
+// headerRoom is what headers and the server's own additions may take.
+const headerRoom = 1024
+
+// Limit is the largest encoded record in bytes that the server stores.
+func (s *Store) Limit() int { return int(s.nc.MaxPayload()) - headerRoom }
+
+func (s *Store) send(m *message, done func(uint64, error), send func(*nats.Msg, pipeline.OnReply) error) error {
+	if len(m.msg.Data) > s.Limit() {
+		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), s.Limit())
+	}
+	subject := m.msg.Subject
+	err := send(&m.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+		if err != nil {
+			err = fmt.Errorf("kvstate: write %s: %w", subject, classify(err))
+		}
+		done(ack.Sequence, err)
+	}))
+	if err != nil {
+		return fmt.Errorf("kvstate: write %s: %w", subject, err)
+	}
+	return nil
+}
+
+// classify gives the server's codes their meaning. It is the only place that knows them.
+func classify(err error) error {
+	if api := (*pipeline.APIError)(nil); errors.As(err, &api) {
+		switch api.Code {
+		case 10071, 10164: // wrong last sequence, by subject
+			return fmt.Errorf("%w: %w", ErrStale, err)
+		case 10054: // message size exceeds maximum
+			return fmt.Errorf("%w: %w", ErrTooLarge, err)
+		case 10059: // stream not found
+			return fmt.Errorf("%w: %w", ErrNoBucket, err)
+		}
+	}
+	return err
+}
+
+// WriteWait is Write that waits for the answer and returns the new revision.
+// ErrIndeterminate comes back as it is; see Resolve.
+func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (uint64, error) {
+	type answer struct {
+		revision uint64
+		err      error
+	}
+	answers := make(chan answer, 1)
+	if err := s.Write(ctx, key, r, func(rev uint64, err error) { answers <- answer{rev, err} }); err != nil {
+		return 0, err
+	}
+	select {
+	case a := <-answers:
+		return a.revision, a.err
+	case <-ctx.Done():
+		return 0, fmt.Errorf("kvstate: write %s%s: %w: %w", s.prefix, key, ErrIndeterminate, context.Cause(ctx))
+	}
+}
+
+// Read returns the entry of key as the stream's leader has it.
+func (s *Store) Read(ctx context.Context, key command.Token) (Entry, error) {
+	req, err := json.Marshal(map[string]string{"last_by_subj": s.prefix + string(key)})
+	if err != nil {
+		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
+	}
+	reply, err := s.request(ctx, "$JS.API.STREAM.MSG.GET."+s.stream, req)
+	if err != nil {
+		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
+	}
+	var got struct {
+		Error   *pipeline.APIError `json:"error"`
+		Message struct {
+			Seq  uint64    `json:"seq"`
+			Hdrs string    `json:"hdrs"`
+			Data []byte    `json:"data"`
+			Time time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &got); err != nil {
+		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
+	}
+	if got.Error != nil {
+		if got.Error.Code == 10037 { // no message found
+			return Entry{Key: key}, nil
+		}
+		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, classify(got.Error))
+	}
+	head, err := base64.StdEncoding.DecodeString(got.Message.Hdrs)
+	if err != nil {
+		return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
+	}
+	var h nats.Header
+	if len(head) > 0 {
+		if h, err = nats.DecodeHeadersMsg(head); err != nil {
+			return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
+		}
+	}
+	return entryOf(key, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
+}
+
+// request is a round trip that waits, bound by ctx and the pipeline's timeout.
+func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
+	type answer struct {
+		m   *nats.Msg
+		err error
+	}
+	answers := make(chan answer, 1)
+	if err := s.pipe.Send(&nats.Msg{Subject: subject, Data: body}, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.m, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// entryOf makes an entry of a stored message.
+func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data}
+	if deleted(h) {
+		e.Raw = nil
+		return e
+	}
+	r, err := Decode(data)
+	if err != nil {
+		e.Err = err
+		return e
+	}
+	r.Revision, r.StoredAt = revision, at
+	if r.State == Claimed && r.Token == 0 {
+		r.Token = revision // the claim's own revision is its token; it could not be written into itself
+	}
+	e.Record = r
+	return e
+}
+
+// deleted reports whether a stored message only marks that its key was
+// deleted, purged or expired.
+func deleted(h nats.Header) bool {
+	return h.Get("KV-Operation") != "" || h.Get(jetstream.MarkerReasonHeader) != ""
+}
+
+// message is a reusable outgoing message: publishing encodes it at once, so
+// its header map can serve again.
+type message struct {
+	msg  nats.Msg
+	vals map[string][]string // every slice ever used, by header
+}
+
+var messages = sync.Pool{New: func() any {
+	return &message{msg: nats.Msg{Header: nats.Header{}}, vals: map[string][]string{}}
+}}
+
+func (m *message) set(key, value string) {
+	v := m.vals[key]
+	if v == nil {
+		v = make([]string, 1)
+		m.vals[key] = v
+	}
+	v[0] = value
+	m.msg.Header[key] = v
+}
+
+func (m *message) recycle() {
+	clear(m.msg.Header)
+	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
+	messages.Put(m)
+}

@@ -1,0 +1,207 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// Accepted is the server's word that a command is stored.
+type Accepted struct {
+	Sequence uint64
+	// Repeated says that it was stored before, within the duplicate window;
+	// Sequence is then that of the first copy.
+	Repeated bool
+}
+
+// Reserve is the room in bytes that a command leaves in a server message, so
+// that its record can hold it whole, with trail and reason, when it is parked.
+const Reserve = 16 << 10
+
+// Limit is the largest command in bytes, headers included, that Publish accepts.
+func (s *Stream) Limit() int { return int(s.nc.MaxPayload()) - Reserve }
+
+// Publish sends a command and calls done with the outcome. It waits for room
+// in the pipeline's window, at most until ctx ends, but not for the server.
+// Done runs on the pipeline's goroutine and must not block; it is not called
+// if Publish returns an error, which means that nothing was sent.
+//
+// Outcomes: ErrRepeated, ErrFull, ErrTooLarge, ErrNoStream, ErrUnavailable,
+// ErrDenied, or ErrIndeterminate, after which publishing again is safe.
+func (s *Stream) Publish(ctx context.Context, env command.Envelope, done func(Accepted, error)) error {
+	m, err := s.message(env)
+	if err != nil {
+		return err
+	}
+	if err := s.pipe.SendWithin(ctx, m, s.onAck(m.Subject, done)); err != nil {
+		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
+	}
+	return nil
+}
+
+// PublishNow is Publish without the wait for room, for use in callbacks.
+func (s *Stream) PublishNow(env command.Envelope, done func(Accepted, error)) error {
+	m, err := s.message(env)
+	if err != nil {
+		return err
+	}
+	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
+		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
+	}
+	return nil
+}
+
+func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
+	h := make(nats.Header, 5)
+	values := [...]string{env.ID, string(env.Digest), env.ContentType}
+	h[command.HeaderMsgID] = values[0:1:1]
+	h[command.HeaderID] = values[0:1:1]
+	h[command.HeaderDigest] = values[1:2:2]
+	size := 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
+	if env.ContentType != "" {
+		if strings.ContainsAny(env.ContentType, "\r\n") {
+			return nil, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
+		}
+		h[command.HeaderContentType] = values[2:3:3]
+	}
+	if !env.NotAfter.IsZero() {
+		h[command.HeaderNotAfter] = []string{env.NotAfter.UTC().Format(time.RFC3339Nano)}
+		size += 64
+	}
+	if size > s.Limit() {
+		return nil, fmt.Errorf("stream: publish %q: %w: %d bytes with headers, max_payload of the server leaves %d; store the body elsewhere and submit a reference", env.ID, ErrTooLarge, size, s.Limit())
+	}
+	return &nats.Msg{Subject: s.Subject(env.Queue, env.Kind, env.Token), Header: h, Data: env.Payload}, nil
+}
+
+func (s *Stream) onAck(subject string, done func(Accepted, error)) pipeline.OnReply {
+	return pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+		if err != nil {
+			done(Accepted{}, fmt.Errorf("stream: publish %s: %w", subject, classify(err)))
+			return
+		}
+		done(Accepted{Sequence: ack.Sequence, Repeated: ack.Duplicate}, nil)
+	})
+}
+
+// classify gives the server's codes their meaning. It is the only place that knows them.
+func classify(err error) error {
+	api := (*pipeline.APIError)(nil)
+	if !errors.As(err, &api) {
+		return err
+	}
+	switch api.Code {
+	case 10077: // the store refused: a copy of the subject, or a limit of the stream
+		if strings.Contains(api.Description, "per subject") {
+			return fmt.Errorf("%w: %w", ErrRepeated, err)
+		}
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case 10047, 10023: // insufficient storage or resources
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case 10158: // a copy with the same id is being replicated: ask again
+		return fmt.Errorf("%w: %w", ErrIndeterminate, err)
+	case 10054: // message size exceeds maximum
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case 10059: // stream not found
+		return fmt.Errorf("%w: %w", ErrNoStream, err)
+	case 10037: // no message found
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return err
+}
+
+// Stored is a command as it lies in the stream.
+type Stored struct {
+	Seq     uint64
+	Subject string
+	Queue   string
+	Kind    string
+	Token   command.Token
+	Header  nats.Header
+	Payload []byte
+	At      time.Time
+}
+
+// Find returns the newest stored command whose id has this token, whatever its
+// queue and kind, as the stream's leader has it. ErrNotFound means none.
+func (s *Stream) Find(ctx context.Context, token command.Token) (Stored, error) {
+	return s.get(ctx, map[string]any{"last_by_subj": s.prefix + "*.*." + string(token)})
+}
+
+// Get returns the stored command with sequence seq as the stream's leader has
+// it. ErrNotFound means that it is not, or no longer, there.
+func (s *Stream) Get(ctx context.Context, seq uint64) (Stored, error) {
+	return s.get(ctx, map[string]any{"seq": seq})
+}
+
+func (s *Stream) get(ctx context.Context, query map[string]any) (Stored, error) {
+	body, err := json.Marshal(query)
+	if err != nil {
+		return Stored{}, fmt.Errorf("stream: get: %w", err)
+	}
+	type answer struct {
+		m   *nats.Msg
+		err error
+	}
+	answers := make(chan answer, 1)
+	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + s.name, Data: body}
+	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+		return Stored{}, fmt.Errorf("stream: get: %w", err)
+	}
+	select {
+	case a := <-answers:
+		if a.err != nil {
+			return Stored{}, fmt.Errorf("stream: get: %w", a.err)
+		}
+		return s.stored(a.m.Data)
+	case <-ctx.Done():
+		return Stored{}, fmt.Errorf("stream: get: %w", context.Cause(ctx))
+	}
+}
+
+func (s *Stream) stored(data []byte) (Stored, error) {
+	var got struct {
+		Error   *pipeline.APIError `json:"error"`
+		Message struct {
+			Seq     uint64    `json:"seq"`
+			Subject string    `json:"subject"`
+			Hdrs    []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(data, &got); err != nil {
+		return Stored{}, fmt.Errorf("stream: get: %w", err)
+	}
+	if got.Error != nil {
+		return Stored{}, fmt.Errorf("stream: get: %w", classify(got.Error))
+	}
+	out := Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Payload: got.Message.Data, At: got.Message.Time}
+	out.Queue, out.Kind, out.Token = s.parse(out.Subject)
+	if len(got.Message.Hdrs) > 0 {
+		h, err := nats.DecodeHeadersMsg(got.Message.Hdrs)
+		if err != nil {
+			return Stored{}, fmt.Errorf("stream: get: headers: %w", err)
+		}
+		out.Header = h
+	}
+	return out, nil
+}
+
+// parse takes a subject of this stream apart.
+func (s *Stream) parse(subject string) (queue, kind string, token command.Token) {
+	rest, ok := strings.CutPrefix(subject, s.prefix)
+	if !ok {
+		return "", "", ""
+	}
+	queue, rest, _ = strings.Cut(rest, ".")
+	kind, rest, _ = strings.Cut(rest, ".")
+	return queue, kind, command.Token(rest)
+}

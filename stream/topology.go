@@ -1,0 +1,224 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// DuplicateWindow is how long the server remembers a Nats-Msg-Id. Safety does
+// not rest on it; it only refuses most repeats earlier.
+const DuplicateWindow = 2 * time.Minute
+
+// Errors of the command stream. Test with errors.Is.
+var (
+	// ErrRepeated means that a command with this subject is in the stream already.
+	ErrRepeated = errors.New("already in the stream")
+	// ErrFull means that the stream has reached its limit of messages or bytes.
+	ErrFull = errors.New("stream is full")
+	// ErrTooLarge means that a command does not fit into one server message,
+	// with room left to park it.
+	ErrTooLarge = errors.New("command too large")
+	// ErrNoStream means that the pool's command stream does not exist.
+	ErrNoStream = errors.New("no such stream")
+	// ErrNoQueue means that the queue has no consumer.
+	ErrNoQueue = errors.New("no such queue")
+	// ErrNotFound means that the stream does not hold the message.
+	ErrNotFound = errors.New("no such message")
+	// ErrIndeterminate means that nobody knows whether the server acted.
+	ErrIndeterminate = pipeline.ErrIndeterminate
+	// ErrUnavailable means that the server has no JetStream to offer just now; nothing was done.
+	ErrUnavailable = pipeline.ErrNoResponders
+	// ErrDenied means that the server refused a subject to this user.
+	ErrDenied = pipeline.ErrDenied
+)
+
+// Config of a pool's command stream.
+type Config struct {
+	Pool     string
+	Replicas int      // 1 to 5; default 1
+	Queues   []string // consumers to create; default "default"
+	// Lease is the ack wait of every consumer: how long a worker that fell
+	// silent keeps its deliveries. Default 30 s.
+	Lease time.Duration
+	// MaxBytes and MaxMsgs limit the stream; 0 means no limit. A publish
+	// beyond them is refused, never makes room by dropping an older command.
+	MaxBytes int64
+	MaxMsgs  int64
+}
+
+// Name returns the stream's name for a pool.
+func Name(pool string) string { return pool + "_commands" }
+
+// subjectPrefix begins every subject of a pool's commands.
+func subjectPrefix(pool string) string { return pool + ".commands." }
+
+// Subject returns the subject of a command.
+func (s *Stream) Subject(queue, kind string, token command.Token) string {
+	return s.prefix + queue + "." + kind + "." + string(token)
+}
+
+// Create makes the stream and its consumers or brings them up to cfg. It never
+// removes a queue. Safe to repeat.
+func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
+	limit := func(n int64) int64 {
+		if n <= 0 {
+			return -1
+		}
+		return n
+	}
+	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name:                 Name(cfg.Pool),
+		Description:          "Tallyman: commands that await their receipt",
+		Subjects:             []string{subjectPrefix(cfg.Pool) + "*.*.*"},
+		Retention:            jetstream.WorkQueuePolicy,
+		Storage:              jetstream.FileStorage,
+		Replicas:             max(cfg.Replicas, 1),
+		Duplicates:           DuplicateWindow,
+		MaxMsgsPerSubject:    1,
+		Discard:              jetstream.DiscardNew,
+		DiscardNewPerSubject: true,
+		MaxBytes:             limit(cfg.MaxBytes),
+		MaxMsgs:              limit(cfg.MaxMsgs),
+		AllowDirect:          true,
+	})
+	if err != nil {
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
+	}
+	queues := cfg.Queues
+	if len(queues) == 0 {
+		queues = []string{command.DefaultQueue}
+	}
+	for _, q := range queues {
+		if err := command.ValidateName("queue", q); err != nil {
+			return fmt.Errorf("stream: create queue: %w", err)
+		}
+		if _, err := str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable:       q,
+			Description:   "Tallyman: queue " + q,
+			FilterSubject: subjectPrefix(cfg.Pool) + q + ".>",
+			AckPolicy:     jetstream.AckExplicitPolicy,
+			AckWait:       cfg.Lease,
+			MaxDeliver:    -1, // attempts are bounded by the worker: past this limit a message would stay, invisible
+			MaxAckPending: -1, // commands that wait for their retry count against it
+		}); err != nil {
+			return fmt.Errorf("stream: create queue %q: %w", q, err)
+		}
+	}
+	return nil
+}
+
+// Stream is a pool's command stream. It is safe for concurrent use.
+type Stream struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	pipe   *pipeline.Pipe
+	name   string
+	prefix string
+}
+
+// Open returns the pool's stream. ErrNoStream means that it does not exist.
+func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipeline.Pipe, pool string) (*Stream, error) {
+	s := &Stream{nc: nc, js: js, pipe: pipe, name: Name(pool), prefix: subjectPrefix(pool)}
+	if _, err := js.Stream(ctx, s.name); err != nil {
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			err = ErrNoStream
+		}
+		return nil, fmt.Errorf("stream: open %q: %w", s.name, err)
+	}
+	return s, nil
+}
+
+// Queue is the state of one queue.
+type Queue struct {
+	Name        string
+	Lease       time.Duration
+	Pending     uint64 // not yet delivered
+	Outstanding int    // delivered and not settled: running, or waiting for a retry
+	Redelivered int
+	Waiting     int // pulls of workers that wait for commands
+	Paused      bool
+}
+
+// Queues lists the pool's queues.
+func (s *Stream) Queues(ctx context.Context) ([]Queue, error) {
+	str, err := s.js.Stream(ctx, s.name)
+	if err != nil {
+		return nil, fmt.Errorf("stream: list queues: %w", err)
+	}
+	var queues []Queue
+	list := str.ListConsumers(ctx)
+	for info := range list.Info() {
+		if info.Config.Durable == "" {
+			continue
+		}
+		queues = append(queues, queueOf(info))
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("stream: list queues: %w", err)
+	}
+	return queues, nil
+}
+
+// Queue returns the state of one queue. ErrNoQueue means that it does not exist.
+func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
+	cons, err := s.js.Consumer(ctx, s.name, name)
+	if err != nil {
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			err = ErrNoQueue
+		}
+		return Queue{}, fmt.Errorf("stream: queue %q: %w", name, err)
+	}
+	return queueOf(cons.CachedInfo()), nil
+}
+
+func queueOf(info *jetstream.ConsumerInfo) Queue {
+	return Queue{
+		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
+		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered,
+		Waiting: info.NumWaiting, Paused: info.Paused,
+	}
+}
+
+// State is what the stream holds.
+type State struct {
+	Messages uint64
+	Bytes    uint64
+	FirstSeq uint64
+	LastSeq  uint64
+}
+
+// State returns what the stream holds now, as its leader has it.
+func (s *Stream) State(ctx context.Context) (State, error) {
+	str, err := s.js.Stream(ctx, s.name)
+	if err != nil {
+		return State{}, fmt.Errorf("stream: state: %w", err)
+	}
+	st := str.CachedInfo().State
+	return State{Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
+}
+
+// Subjects counts the stored commands by queue.
+func (s *Stream) CountByQueue(ctx context.Context) (map[string]uint64, error) {
+	str, err := s.js.Stream(ctx, s.name)
+	if err != nil {
+		return nil, fmt.Errorf("stream: count by queue: %w", err)
+	}
+	info, err := str.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
+	if err != nil {
+		return nil, fmt.Errorf("stream: count by queue: %w", err)
+	}
+	counts := map[string]uint64{}
+	for subject, n := range info.State.Subjects {
+		queue, _, _ := strings.Cut(strings.TrimPrefix(subject, s.prefix), ".")
+		counts[queue] += n
+	}
+	return counts, nil
+}
