@@ -127,4 +127,3 @@ func (d *Delivery) Extend(done func(error)) error {
 	}
 	return nil
 }
-

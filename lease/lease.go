@@ -1,0 +1,101 @@
+package lease
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// ErrLost says that the lease is over: whoever held it may change nothing more.
+var ErrLost = errors.New("lease lost")
+
+// Terms are the times of every lease of a pool.
+type Terms struct {
+	Wait   time.Duration // ack wait of the consumer; must be positive
+	Margin time.Duration // trust ends this much earlier; default Wait/10
+}
+
+func (t Terms) margin() time.Duration {
+	if t.Margin > 0 {
+		return t.Margin
+	}
+	return t.Wait / 10
+}
+
+// Trust returns until when a lease that was confirmed by something sent at
+// start may be relied on.
+func (t Terms) Trust(start time.Time) time.Time { return start.Add(t.Wait - t.margin()) }
+
+// beatAfter is when the next heartbeat is due.
+func (t Terms) beatAfter(start time.Time) time.Time { return start.Add(t.Wait / 3) }
+
+// Lease is ownership of one delivery. Make one with Keeper.Hold.
+type Lease struct {
+	// Holder is whatever the owner wants to find again in a heartbeat.
+	Holder any
+
+	terms Terms
+	lost  func(error)
+
+	mu       sync.Mutex
+	start    time.Time // of what was confirmed last
+	nextBeat time.Time
+	over     bool // lost or released
+
+	// Owned by the keeper, under its mutex.
+	prev, next *Lease
+}
+
+// Held reports whether the holder may still act for the delivery.
+func (l *Lease) Held() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.over && time.Now().Before(l.terms.Trust(l.start))
+}
+
+// Confirm extends the lease after a heartbeat that was sent at start has been
+// confirmed. It does nothing once the lease has ended.
+func (l *Lease) Confirm(start time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || !start.After(l.start) || !time.Now().Before(l.terms.Trust(l.start)) {
+		return
+	}
+	l.start = start
+	l.nextBeat = l.terms.beatAfter(start)
+}
+
+// Lose ends the lease for cause, because someone else owns the delivery or
+// wants its holder to stop, and tells the holder. Only the first end counts.
+func (l *Lease) Lose(cause error) {
+	if l.end() {
+		l.lost(cause)
+	}
+}
+
+func (l *Lease) end() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return false
+	}
+	l.over = true
+	return true
+}
+
+// look says what the lease needs at now.
+func (l *Lease) look(now time.Time) (expired, beat bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return false, false
+	}
+	if !now.Before(l.terms.Trust(l.start)) {
+		return true, false
+	}
+	if now.Before(l.nextBeat) {
+		return false, false
+	}
+	l.nextBeat = now.Add(l.terms.Wait / 6) // again, unless confirmed before
+	return false, true
+}

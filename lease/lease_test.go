@@ -1,0 +1,167 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const wait = 30 * time.Second
+
+// keep runs a keeper inside a synctest bubble.
+func keep(t *testing.T, beat func([]*Lease)) *Keeper {
+	t.Helper()
+	k := NewKeeper(Terms{Wait: wait}, beat)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); k.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return k
+}
+
+func TestLease_Trust(t *testing.T) {
+	t.Run("ends a margin before the ack wait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var lost error
+			var at time.Time
+			k := keep(t, func([]*Lease) {})
+			start := time.Now()
+			l := k.Hold(nil, start, func(err error) { lost, at = err, time.Now() })
+			time.Sleep(27*time.Second - 1)
+			if !l.Held() {
+				t.Error("not held just before the end of trust")
+			}
+			time.Sleep(1)
+			if l.Held() {
+				t.Error("held at the end of trust, before any tick has told")
+			}
+			time.Sleep(wait / 20)
+			synctest.Wait()
+			if !errors.Is(lost, ErrLost) {
+				t.Errorf("lost for %v, want ErrLost", lost)
+			}
+			if got := at.Sub(start); got >= wait {
+				t.Errorf("told after %v, want before the ack wait of %v", got, wait)
+			}
+			k.Release(l)
+		})
+	})
+	t.Run("counts from the start of a heartbeat, not from its confirmation", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := keep(t, func(due []*Lease) {
+				start := time.Now()
+				for _, l := range due {
+					go func() { time.Sleep(8 * time.Second); l.Confirm(start) }() // a slow network
+				}
+			})
+			l := k.Hold(nil, time.Now(), func(error) {})
+			time.Sleep(10*time.Second + wait/20) // the heartbeat has been sent
+			sent := time.Now()
+			time.Sleep(9 * time.Second)
+			synctest.Wait()
+			l.mu.Lock()
+			got := l.start
+			l.mu.Unlock()
+			if got.After(sent) {
+				t.Errorf("trust counts from %v, which is after the heartbeat was sent (%v)", got, sent)
+			}
+			k.Release(l)
+			time.Sleep(wait)
+		})
+	})
+	t.Run("a confirmation after the loss changes nothing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := keep(t, func([]*Lease) {})
+			l := k.Hold(nil, time.Now(), func(error) {})
+			time.Sleep(wait)
+			l.Confirm(time.Now())
+			if l.Held() {
+				t.Error("a lost lease came back")
+			}
+			k.Release(l)
+		})
+	})
+	t.Run("a delivery that lay in a buffer through a freeze is never held", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})
+			pulled := time.Now()
+			time.Sleep(2 * wait) // frozen, the delivery in the socket's buffer
+			if l := k.Hold(nil, pulled, func(error) {}); l.Held() {
+				t.Error("held a lease that ran out before it was seen")
+			}
+		})
+	})
+}
+
+func TestLease_Heartbeat(t *testing.T) {
+	t.Run("none before a third, then repeated until confirmed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var beats []time.Duration
+			start := time.Now()
+			k := keep(t, func([]*Lease) { beats = append(beats, time.Since(start)) })
+			l := k.Hold(nil, start, func(error) {})
+			time.Sleep(26 * time.Second)
+			synctest.Wait()
+			k.Release(l)
+			if len(beats) != 4 { // at 10, 15, 20 and 25 s, each at the next tick
+				t.Fatalf("beats at %v, want 4 of them", beats)
+			}
+			if beats[0] < 10*time.Second || beats[0] > 11*time.Second {
+				t.Errorf("first beat after %v, want 10s to 11s", beats[0])
+			}
+		})
+	})
+	t.Run("keeps a lease for as long as it is confirmed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := keep(t, func(due []*Lease) {
+				for _, l := range due {
+					l.Confirm(time.Now())
+				}
+			})
+			l := k.Hold(nil, time.Now(), func(err error) { t.Errorf("lost: %v", err) })
+			time.Sleep(10 * wait)
+			if !l.Held() {
+				t.Error("not held after ten times the ack wait")
+			}
+			k.Release(l)
+		})
+	})
+	t.Run("stops with the release", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := keep(t, func([]*Lease) { t.Error("a beat for a released lease") })
+			a := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
+			b := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
+			c := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
+			for i, l := range []*Lease{b, a, c} {
+				if !k.Release(l) {
+					t.Error("released a lease that was not in force")
+				}
+				if got, want := k.Len(), 2-i; got != want {
+					t.Errorf("%d leases kept, want %d", got, want)
+				}
+			}
+			if k.Release(a) {
+				t.Error("a second release found the lease in force")
+			}
+			time.Sleep(2 * wait)
+		})
+	})
+	t.Run("lose tells the holder once, with the cause", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			cause := errors.New("someone else has it")
+			var got []error
+			k := keep(t, func([]*Lease) {})
+			l := k.Hold(nil, time.Now(), func(err error) { got = append(got, err) })
+			l.Lose(cause)
+			l.Lose(ErrLost)
+			time.Sleep(2 * wait)
+			synctest.Wait()
+			if len(got) != 1 || !errors.Is(got[0], cause) {
+				t.Errorf("told %v, want once %v", got, cause)
+			}
+			k.Release(l)
+		})
+	})
+}
