@@ -35,6 +35,14 @@ func StartCluster(n int, cfg Config) (*Cluster, error) {
 	if cfg.Name == "" {
 		cfg.Name = "embedded"
 	}
+	host := "127.0.0.1"
+	if cfg.Listen != "" {
+		var err error
+		if host, _, err = splitListen(cfg.Listen); err != nil {
+			return nil, err
+		}
+	}
+	cfg.Listen = net.JoinHostPort(host, "0")
 	c := &Cluster{}
 	if cfg.Dir == "" {
 		dir, err := os.MkdirTemp("", "tallyman-embedded-")
@@ -42,15 +50,6 @@ func StartCluster(n int, cfg Config) (*Cluster, error) {
 			return nil, fmt.Errorf("embedded: create temporary store: %w", err)
 		}
 		c.tempDir, cfg.Dir = dir, dir
-	}
-	if cfg.Listen != "" {
-		host, _, err := splitListen(cfg.Listen)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Listen = net.JoinHostPort(host, "0")
-	} else {
-		cfg.Listen = "127.0.0.1:0"
 	}
 	// Every node must know the ports of all before the first one starts, so
 	// they are chosen, let go and taken again. Someone else may be faster.
