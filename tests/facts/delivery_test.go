@@ -107,7 +107,7 @@ func TestFact02_WhatCountsUp(t *testing.T) {
 	t.Run("revisions rise over delete, purge, expiry and restart", func(t *testing.T) {
 		t.Parallel()
 		f, s := onOwnServer(t, "the revision of a record is the fencing token", embedded.Config{})
-		kv, bucket := f.bucket(2, false)
+		kv, bucket := f.bucket(2, 0)
 		last := uint64(0)
 		rises := func(what string, rev uint64, err error) {
 			t.Helper()

@@ -350,18 +350,16 @@ func (d delivery) want(seq, times uint64) {
 	}
 }
 
-// bucket creates a bucket with per-message TTLs. markers says whether an expired
-// key leaves a marker.
-func (f *fact) bucket(history uint8, markers bool) (jetstream.KeyValue, string) {
+// bucket creates a bucket with per-message TTLs. Markers that expired keys leave
+// live for markers; 0 means that there are none.
+func (f *fact) bucket(history uint8, markers time.Duration) (jetstream.KeyValue, string) {
 	f.Helper()
 	n := name()
-	cfg := jetstream.KeyValueConfig{Bucket: n, History: history, Replicas: f.replicas}
-	if markers {
-		cfg.LimitMarkerTTL = time.Hour
-	}
+	cfg := jetstream.KeyValueConfig{Bucket: n, History: history, Replicas: f.replicas, LimitMarkerTTL: markers}
 	kv, err := f.js.CreateKeyValue(f.ctx, cfg)
 	f.must(err)
-	if !markers {
+	if markers == 0 {
+		// The client offers TTLs with markers alone.
 		s, err := f.js.Stream(f.ctx, "KV_"+n)
 		f.must(err)
 		raw := s.CachedInfo().Config
@@ -393,12 +391,7 @@ func (f *fact) gone(kv jetstream.KeyValue, key string) {
 	})
 }
 
-// file writes a file for the test alone.
-func (f *fact) file(lines ...string) string {
-	f.Helper()
-	return writeFile(f.TB, lines...)
-}
-
+// writeFile writes a server configuration for the test alone.
 func writeFile(t testing.TB, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server.conf")
