@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/lease"
 )
 
 // Errors that callers test for with errors.Is. The text of a returned error
@@ -42,7 +43,7 @@ var (
 	// ErrLeaseLost is the cancellation cause of a handler's context once the
 	// worker may no longer act for the command, and what Claim.Progress
 	// returns from then on. Stop; another worker has or will have the command.
-	ErrLeaseLost = errors.New("lease lost")
+	ErrLeaseLost = lease.ErrLost
 	// ErrDraining is the cancellation cause of a handler's context when the
 	// worker shuts down and its drain time is over. The command is handed back
 	// and burns no attempt.

@@ -17,6 +17,7 @@ const (
 	malformedPrefix = "_malformed/"
 	conflictPrefix  = "_conflict/"
 	corruptPrefix   = "_corrupt/"
+	payloadPrefix   = "_payload/"
 	probePrefix     = "_probe/"
 )
 
@@ -41,6 +42,10 @@ func FollowUpConflictKey(parent command.Token, n int) command.Token {
 func CorruptKey(key command.Token, revision uint64) command.Token {
 	return command.Token(fmt.Sprintf("%s%s/%d", corruptPrefix, key, revision))
 }
+
+// PayloadKey is where the payload of a parked command lies that does not fit
+// into its record.
+func PayloadKey(key command.Token) command.Token { return payloadPrefix + key }
 
 // ProbeKey is what a worker writes to learn whether it can.
 func ProbeKey(owner string) command.Token { return command.Token(probePrefix + owner) }

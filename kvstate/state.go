@@ -55,7 +55,7 @@ var transitions = map[State][]State{
 	Claimed:   {Claimed, Prepared, Waiting, Completed, Parked, Cancelled},
 	Prepared:  {Prepared, Claimed, Waiting, Completed, Parked, Cancelled},
 	Waiting:   {Claimed, Waiting, Parked, Cancelled},
-	Requeued:  {Claimed, Requeued, Parked, Cancelled},
+	Requeued:  {Claimed, Requeued, Waiting, Parked, Cancelled},
 	Parked:    {Requeued, Completed, Discarded},
 	Completed: {},
 	Cancelled: {},

@@ -48,12 +48,12 @@ type Entry struct {
 
 // Store is the pool's bucket. It is safe for concurrent use.
 type Store struct {
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	pipe    *pipeline.Pipe
-	stream  string // KV_<pool>
-	prefix  string // $KV.<pool>.
-	keep    string // retention of final records as the server reads it
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	pipe   *pipeline.Pipe
+	stream string // KV_<pool>
+	prefix string // $KV.<pool>.
+	keep   string // retention of final records as the server reads it
 }
 
 // Config of a pool's bucket.
@@ -102,6 +102,9 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	}, nil
 }
 
+// Subject returns the subject under which the entry of key is stored.
+func (s *Store) Subject(key command.Token) string { return s.prefix + string(key) }
+
 // Keep sets the retention of final records, which is known only once the
 // pool's settings have been read. Call it before any write.
 func (s *Store) Keep(retention time.Duration) { s.keep = ttl(retention) }
@@ -115,22 +118,12 @@ func ttl(d time.Duration) string {
 }
 
 // Write stores r under key if the entry still has revision r.Revision, and
-// calls done with the new revision. It does not wait for the server, but for
-// room in the pipeline's window, at most until ctx ends. Done runs on the
-// pipeline's goroutine and must not block. If Write returns an error nothing
-// was sent and done is not called.
+// calls done with the new revision. It does not wait: callers bound what is
+// under way. Done runs on the pipeline's goroutine and must not block. If
+// Write returns an error nothing was sent and done is not called.
 //
 // Final records get the retention, and remove the revisions below them.
-func (s *Store) Write(ctx context.Context, key command.Token, r *Record, done func(revision uint64, err error)) error {
-	return s.write(key, r, done, func(m *nats.Msg, on pipeline.OnReply) error { return s.pipe.SendWithin(ctx, m, on) })
-}
-
-// WriteNow is Write without the wait for room, for use in callbacks.
-func (s *Store) WriteNow(key command.Token, r *Record, done func(revision uint64, err error)) error {
-	return s.write(key, r, done, s.pipe.Send)
-}
-
-func (s *Store) write(key command.Token, r *Record, done func(uint64, error), send func(*nats.Msg, pipeline.OnReply) error) error {
+func (s *Store) Write(key command.Token, r *Record, done func(revision uint64, err error)) error {
 	body, err := Encode(r)
 	if err != nil {
 		return err
@@ -158,7 +151,7 @@ func (s *Store) write(key command.Token, r *Record, done func(uint64, error), se
 			m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		}
 	}
-	return s.send(m, done, send)
+	return s.send(m, done)
 }
 
 // Put stores an entry that is no record, whatever was there before. With
@@ -171,7 +164,41 @@ func (s *Store) Put(key command.Token, value []byte, expire bool, done func(revi
 	if expire && s.keep != "" {
 		m.set(jetstream.MsgTTLHeader, s.keep)
 	}
-	return s.send(m, done, s.pipe.Send)
+	return s.send(m, done)
+}
+
+// probeTTL is how long the trace of a probe stays, in seconds.
+const probeTTL = "60"
+
+// Probe writes a small entry that soon expires, to learn whether this user can
+// write records just now. It does not wait; done must not block.
+func (s *Store) Probe(key command.Token, done func(error)) error {
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.prefix + string(key)
+	m.msg.Data = []byte("ready")
+	m.set(jetstream.MsgTTLHeader, probeTTL)
+	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	return s.send(m, func(_ uint64, err error) { done(err) })
+}
+
+// PutWait stores an entry that is no record over the given revision, and waits.
+func (s *Store) PutWait(ctx context.Context, key command.Token, value []byte, revision uint64) error {
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.prefix + string(key)
+	m.msg.Data = value
+	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	answers := make(chan error, 1)
+	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-answers:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("kvstate: write %s: %w: %w", key, ErrIndeterminate, context.Cause(ctx))
+	}
 }
 
 // headerRoom is what headers and the server's own additions may take.
@@ -180,12 +207,12 @@ const headerRoom = 1024
 // Limit is the largest encoded record in bytes that the server stores.
 func (s *Store) Limit() int { return int(s.nc.MaxPayload()) - headerRoom }
 
-func (s *Store) send(m *message, done func(uint64, error), send func(*nats.Msg, pipeline.OnReply) error) error {
+func (s *Store) send(m *message, done func(uint64, error)) error {
 	if len(m.msg.Data) > s.Limit() {
 		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), s.Limit())
 	}
 	subject := m.msg.Subject
-	err := send(&m.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+	err := s.pipe.Send(&m.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) {
 		if err != nil {
 			err = fmt.Errorf("kvstate: write %s: %w", subject, classify(err))
 		}
@@ -220,7 +247,7 @@ func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (ui
 		err      error
 	}
 	answers := make(chan answer, 1)
-	if err := s.Write(ctx, key, r, func(rev uint64, err error) { answers <- answer{rev, err} }); err != nil {
+	if err := s.Write(key, r, func(rev uint64, err error) { answers <- answer{rev, err} }); err != nil {
 		return 0, err
 	}
 	select {

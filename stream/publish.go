@@ -28,26 +28,14 @@ const Reserve = 16 << 10
 // Limit is the largest command in bytes, headers included, that Publish accepts.
 func (s *Stream) Limit() int { return int(s.nc.MaxPayload()) - Reserve }
 
-// Publish sends a command and calls done with the outcome. It waits for room
-// in the pipeline's window, at most until ctx ends, but not for the server.
-// Done runs on the pipeline's goroutine and must not block; it is not called
-// if Publish returns an error, which means that nothing was sent.
+// Publish sends a command and calls done with the outcome. It does not wait:
+// callers bound what is under way. Done runs on the pipeline's goroutine and
+// must not block; it is not called if Publish returns an error, which means
+// that nothing was sent.
 //
 // Outcomes: ErrRepeated, ErrFull, ErrTooLarge, ErrNoStream, ErrUnavailable,
 // ErrDenied, or ErrIndeterminate, after which publishing again is safe.
-func (s *Stream) Publish(ctx context.Context, env command.Envelope, done func(Accepted, error)) error {
-	m, err := s.message(env)
-	if err != nil {
-		return err
-	}
-	if err := s.pipe.SendWithin(ctx, m, s.onAck(m.Subject, done)); err != nil {
-		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
-	}
-	return nil
-}
-
-// PublishNow is Publish without the wait for room, for use in callbacks.
-func (s *Stream) PublishNow(env command.Envelope, done func(Accepted, error)) error {
+func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error {
 	m, err := s.message(env)
 	if err != nil {
 		return err

@@ -16,10 +16,10 @@
 // # Concurrency
 //
 // A Pipe is safe for concurrent use. Callbacks run on the goroutine that reads
-// answers (or the one that watches deadlines) and must not block; from within
-// one, use [Pipe.Send], which never waits, not [Pipe.SendWithin].
+// answers (or the one that watches deadlines) and must not block. Sending never
+// waits, so callbacks may send; how much may be under way is for callers to bound.
 //
 // # Limits and defaults
 //
-// Window 4,096 requests in flight, timeout 5 s per request, watched every 100 ms.
+// A request times out after 5 s, looked at every 100 ms.
 package pipeline

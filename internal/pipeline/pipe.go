@@ -30,7 +30,6 @@ var (
 
 // Defaults of Config.
 const (
-	DefaultWindow  = 4096
 	DefaultTimeout = 5 * time.Second
 
 	watchEvery = 100 * time.Millisecond
@@ -38,7 +37,6 @@ const (
 
 // Config of a Pipe. The zero value is useful.
 type Config struct {
-	Window  int           // requests that SendWithin lets fly at once; default 4,096
 	Timeout time.Duration // per request; default 5 s
 }
 
@@ -54,7 +52,6 @@ type Pipe struct {
 	nc      *nats.Conn
 	prefix  string // of answer subjects, with its final dot
 	timeout time.Duration
-	window  chan struct{}
 	sub     *nats.Subscription
 
 	mu     sync.Mutex
@@ -74,7 +71,6 @@ type slot struct {
 	many     OnReplies // set instead of one
 	subject  string
 	deadline time.Time
-	windowed bool
 	busy     bool  // many is being called; whoever wants to end the request leaves doom instead
 	doom     error // what ended the request meanwhile
 }
@@ -92,15 +88,12 @@ func (s *slot) end(err error) {
 
 // New opens a pipe on nc. Close it when done; nc stays open.
 func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
-	if cfg.Window <= 0 {
-		cfg.Window = DefaultWindow
-	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
 	}
 	p := &Pipe{
 		nc: nc, prefix: nc.NewInbox() + ".", timeout: cfg.Timeout,
-		window: make(chan struct{}, cfg.Window), idle: make(chan struct{}), stop: make(chan struct{}),
+		idle: make(chan struct{}), stop: make(chan struct{}),
 	}
 	sub, err := nc.Subscribe(p.prefix+"*", p.route)
 	if err != nil {
@@ -118,23 +111,6 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// SendWithin is Send, but first waits for room in the window. It returns ctx's
-// error if that does not come in time; nothing was sent then.
-func (p *Pipe) SendWithin(ctx context.Context, m *nats.Msg, on OnReply) error {
-	select {
-	case p.window <- struct{}{}:
-	default:
-		select {
-		case p.window <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-p.stop:
-			return ErrClosed
-		}
-	}
-	return p.send(m, slot{one: on, windowed: true})
-}
-
 // Send sends m and never waits. If it returns an error nothing was sent and on
 // is not called; otherwise on is called once. Send sets m.Reply; m may be
 // reused once Send has returned.
@@ -148,9 +124,6 @@ func (p *Pipe) send(m *nats.Msg, s slot) error {
 	s.subject = m.Subject
 	i, gen, err := p.take(s)
 	if err != nil {
-		if s.windowed {
-			<-p.window
-		}
 		return err
 	}
 	m.Reply = p.address(i, gen)
@@ -200,9 +173,6 @@ func (p *Pipe) releaseLocked(i, gen uint32) (was slot, mine bool) {
 	was = p.slots[i]
 	if was.gen != gen || !was.used() {
 		return slot{}, false
-	}
-	if was.windowed {
-		<-p.window
 	}
 	p.slots[i] = slot{gen: gen}
 	p.free = append(p.free, i)

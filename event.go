@@ -1,0 +1,49 @@
+package tallyman
+
+import (
+	"time"
+
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+// EventType says what a worker has just seen or done.
+type EventType int
+
+// The events.
+const (
+	EventCompleted  EventType = iota // receipt stored and acked; Handler and Settle are set
+	EventAbsorbed                    // a repeated delivery or another copy changed nothing
+	EventRetried                     // a failed attempt, recorded; Handler is set
+	EventParked                      // stopped for a human; Reason is set
+	EventTakeover                    // an attempt that had ended elsewhere goes on here
+	EventHandedBack                  // given back at shutdown
+	EventRefused                     // a write lost its compare-and-swap: someone else owns the command
+	EventLeaseLost                   // the lease ended while a handler was at work
+	EventStuck                       // a handler ignored the end of its context
+	EventDropped                     // a delivery whose lease had run out before it could begin
+)
+
+// Event is one thing that happened to a command at this worker.
+type Event struct {
+	Type    EventType
+	ID      string
+	Kind    string
+	Queue   string
+	Attempt int
+	Reason  kvstate.Reason
+	Err     error
+	Handler time.Duration // how long the handler ran
+	Settle  time.Duration // from the handler's return to the durable record
+}
+
+// String returns the event's name as it stands in logs and metrics.
+func (t EventType) String() string {
+	names := [...]string{
+		"completed", "absorbed", "retried", "parked", "takeover",
+		"handed_back", "refused", "lease_lost", "stuck", "dropped",
+	}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return "unknown"
+}

@@ -1,0 +1,273 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// unknownKindAttempts is how often a command without a handler is tried. Only
+// a deployment that is under way mends that, so few are enough.
+const unknownKindAttempts = 3
+
+// want is how many deliveries a fetcher may have asked for: with several
+// queues, its share of what is free.
+func (w *Worker) want() int {
+	n := len(w.fetchers)
+	return (w.slots.want() + n - 1) / n
+}
+
+// wakeUp tells the fetchers that want may have grown.
+func (w *Worker) wakeUp() {
+	for _, c := range w.wake {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take receives deliveries from a fetcher, reads their records in one request
+// and goes on when the answer is there.
+func (w *Worker) take(batch []*stream.Delivery) {
+	w.slots.take(len(batch))
+	runs := make([]*run, 0, len(batch))
+	keys := make([]command.Token, 0, len(batch))
+	for _, d := range batch {
+		r := &run{w: w, d: d}
+		var err error
+		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
+		r.lease = w.keeper.Hold(r, d.LeaseFrom, r.leaseLost)
+		if err != nil {
+			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
+			continue
+		}
+		runs = append(runs, r)
+		keys = append(keys, r.env.Token)
+	}
+	if len(runs) == 0 {
+		return
+	}
+	done := func(entries []kvstate.Entry, err error) {
+		for i, r := range runs {
+			if err != nil {
+				go r.judgeAnew(err)
+			} else {
+				r.begin(entries[i])
+			}
+		}
+	}
+	if err := w.pool.records.ReadMany(keys, done); err != nil {
+		done(nil, err)
+	}
+}
+
+// judgeAnew reads the record from the stream's leader, for as long as the
+// lease holds, and begins again.
+func (r *run) judgeAnew(why error) {
+	for pause := 10 * time.Millisecond; r.lease.Held(); pause = min(2*pause, time.Second) {
+		ctx, cancel := context.WithTimeout(r.w.life, settleTime)
+		e, err := r.w.pool.records.Read(ctx, r.env.Token)
+		cancel()
+		if err == nil {
+			r.begin(e)
+			return
+		}
+		why = err
+		if sleep(r.w.life, pause) != nil {
+			break
+		}
+	}
+	r.w.log.Warn("cannot read a record, the command comes again", "id", r.env.ID, "error", why)
+	r.drop()
+}
+
+// begin judges the delivery in the light of its record. It does not block.
+func (r *run) begin(e kvstate.Entry) {
+	if !r.lease.Held() {
+		r.drop()
+		return
+	}
+	r.saw(e.Record, e.Revision)
+	switch dedupe.Judge(r.env, r.d.Seq, e, time.Now()) {
+	case dedupe.Fresh:
+		r.attempt = 1
+		if r.d.Attempts > 1 {
+			// It was delivered before, and whoever got it may have run it. No
+			// more than one attempt can have left no record: this one will.
+			r.attempt = 2
+		}
+		r.start()
+	case dedupe.Resume:
+		r.attempt = r.base.Attempt + 1
+		r.start()
+	case dedupe.Early:
+		r.nak(time.Until(r.base.NextAt))
+	case dedupe.Settled:
+		r.wrapUp(r.base, e.Revision, Event{Type: EventAbsorbed})
+	case dedupe.Repeated:
+		r.absorb()
+	case dedupe.Rival:
+		go r.meetRival()
+	case dedupe.Conflict:
+		r.parkAside(kvstate.ConflictKey(r.d.Seq), kvstate.ReasonConflict,
+			fmt.Errorf("the id stands for a command of kind %q with digest %s, this one is of kind %q with digest %s", r.base.Kind, r.base.Digest, r.env.Kind, r.env.Digest))
+	case dedupe.Unsure:
+		r.attempt = r.base.Attempt
+		r.park(kvstate.ReasonUncertain, errors.New("an effect was announced and its outcome is not known"))
+	case dedupe.Corrupt:
+		go r.parkCorrupt(e)
+	}
+}
+
+// start lets the attempt begin, or says why it must not.
+func (r *run) start() {
+	r.route = r.w.cfg.Mux.lookup(r.env.Kind)
+	switch limit := r.maxAttempts(); {
+	case !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter):
+		r.park(kvstate.ReasonExpired, fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339)))
+	case r.attempt > limit:
+		r.attempt = limit
+		r.park(kvstate.ReasonExhausted, r.spent(limit))
+	case r.w.draining.Load():
+		r.handBack()
+	case r.route == nil:
+		r.fail(Verdict{Action: ActRetry}, fmt.Errorf("no handler for kind %q at worker %s, which has %v", r.env.Kind, r.w.owner, r.w.cfg.Mux.Kinds()), 0)
+	case r.base == nil && r.attempt == 1 && !r.route.Eager:
+		r.enter() // the receipt's compare-and-swap is the fence
+	default:
+		r.takeOver()
+	}
+}
+
+// spent explains why a command is parked whose attempts were used up by
+// workers that did not live to say so.
+func (r *run) spent(limit int) error {
+	if r.base != nil && r.base.Error != "" {
+		return errors.New(r.base.Error)
+	}
+	return fmt.Errorf("%d of %d attempts began and none ended: each time the worker died or lost its lease", limit, limit)
+}
+
+func (r *run) maxAttempts() int {
+	n := r.w.pool.settings.MaxAttempts
+	switch {
+	case r.route == nil:
+		return min(n, unknownKindAttempts)
+	case r.route.MaxAttempts > 0:
+		return r.route.MaxAttempts
+	}
+	return n
+}
+
+// takeOver writes the claim before the handler starts. The revision of that
+// write is the fencing token.
+func (r *run) takeOver() {
+	next, err := r.next(kvstate.Claimed, "")
+	if err != nil {
+		r.refused(err)
+		return
+	}
+	next.Token = 0 // to be read as the revision it gets
+	again := r.attempt > 1
+	r.commit(next, func(revision uint64) {
+		r.wrote(next, revision)
+		if again {
+			r.observe(Event{Type: EventTakeover})
+		}
+		r.enter()
+	})
+}
+
+// wrote makes a claim that was just stored the base of what follows.
+func (r *run) wrote(rec *kvstate.Record, revision uint64) {
+	rec.Revision = revision
+	if rec.Token == 0 {
+		rec.Token = revision
+		rec.Trail[len(rec.Trail)-1].Token = revision
+	}
+	r.saw(rec, revision)
+}
+
+// enter puts the run in front of the slots.
+func (r *run) enter() {
+	r.claim = &Claim{cmd: r.env.Command, attempt: r.attempt, saver: r}
+	if r.base != nil {
+		r.claim.token, r.claim.offset, r.claim.checkpoint = r.base.Token, r.base.Offset, r.base.Checkpoint
+	}
+	start, ok := r.w.slots.push(r)
+	switch {
+	case !ok:
+		r.handBack()
+	case start:
+		go r.w.serve()
+	}
+}
+
+// serve runs what is ready until there is nothing left or its slot is taken away.
+func (w *Worker) serve() {
+	for r := w.slots.next(); r != nil; r = w.slots.next() {
+		if !r.exec() {
+			return
+		}
+	}
+}
+
+// absorb files another copy of a command that has its outcome already.
+func (r *run) absorb() {
+	err := r.w.pool.records.Put(kvstate.AbsorbedKey(r.d.Seq), []byte(r.env.ID), true, func(revision uint64, err error) {
+		if err != nil {
+			r.leave("file an absorbed copy", err)
+			return
+		}
+		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed})
+	})
+	if err != nil {
+		r.leave("file an absorbed copy", err)
+	}
+}
+
+// meetRival decides between two copies of a command that is under way: as long
+// as the other is in the stream it carries on, and this one is absorbed.
+func (r *run) meetRival() {
+	for _, seq := range r.base.Seqs {
+		ctx, cancel := context.WithTimeout(r.w.life, settleTime)
+		_, err := r.w.pool.commands.Get(ctx, seq)
+		cancel()
+		switch {
+		case err == nil:
+			r.absorb()
+			return
+		case !errors.Is(err, stream.ErrNotFound):
+			r.leave("look for the other copy at sequence "+strconv.FormatUint(seq, 10), err)
+			return
+		}
+	}
+	// It may have been settled just now; then the record says so.
+	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
+	e, err := r.w.pool.records.Read(ctx, r.env.Token)
+	cancel()
+	switch {
+	case err != nil:
+		r.leave("read the record of the other copy", err)
+	case e.Record == nil || e.Revision != r.revision:
+		r.begin(e)
+	default:
+		r.w.log.Warn("the first copy was removed without an outcome, going on with this one", "id", r.env.ID, "sequence", r.d.Seq)
+		r.attempt = r.base.Attempt + 1
+		r.start()
+	}
+}
+
+// leave drops a delivery because of a failure that the log should show.
+func (r *run) leave(what string, err error) {
+	r.w.log.Warn("cannot "+what+", the command comes again", "id", r.env.ID, "sequence", r.d.Seq, "error", translate(err))
+	r.drop()
+}

@@ -1,0 +1,283 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// DefaultPool is the name of the pool where none is given.
+const DefaultPool = "main"
+
+// Pool is one named set of JetStream assets: a command stream, a bucket of
+// records and a consumer for each queue. It is safe for concurrent use.
+type Pool struct {
+	name     string
+	nc       *nats.Conn
+	pipe     *pipeline.Pipe
+	commands *stream.Stream
+	records  *kvstate.Store
+	settings Settings
+
+	submitOnce sync.Once
+	producer   *Producer // for follow-ups and Submit
+}
+
+// Topology says how a pool's assets are laid out.
+type Topology struct {
+	// Replicas of stream and bucket, 1 to 5. Default 1. With 3, an
+	// acknowledged write survives the loss of a server.
+	Replicas int
+	// Queues to create beside those that exist. Default "default".
+	Queues []string
+	// MaxBytes and MaxCommands bound the command stream; 0 means no bound. A
+	// full pool refuses new commands with ErrPoolFull; it never drops old ones.
+	MaxBytes    int64
+	MaxCommands int64
+	// Change allows Create to alter the settings of a pool that exists. Stop
+	// all workers first: they trust the lease that they started with.
+	Change bool
+}
+
+// Create makes the pool's stream, bucket and consumers, and stores its
+// settings. It is the operator's act and needs the right to create assets;
+// workers and producers get by without. It is safe to repeat: zero fields of
+// settings leave those of an existing pool as they are, and fields that differ
+// are refused with ErrSettings unless topology.Change is set.
+func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, topology Topology) error {
+	if err := command.ValidateName("pool", name); err != nil {
+		return fmt.Errorf("tallyman: create pool: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
+	}
+	defer pipe.Close()
+	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: topology.Replicas}); err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	}
+	records, err := kvstate.Open(ctx, nc, js, pipe, kvstate.Config{Pool: name})
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	}
+	agreed, err := agree(ctx, records, settings, topology.Change)
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	}
+	queues := topology.Queues
+	if len(queues) == 0 {
+		queues = []string{command.DefaultQueue}
+	}
+	if topology.Change {
+		// Queues that exist take the new lease too.
+		if s, err := stream.Open(ctx, nc, js, pipe, name); err == nil {
+			there, err := s.Queues(ctx)
+			if err != nil {
+				return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+			}
+			for _, q := range there {
+				queues = append(queues, q.Name)
+			}
+		}
+	}
+	if err := stream.Create(ctx, js, stream.Config{
+		Pool: name, Replicas: topology.Replicas, Queues: queues, Lease: agreed.Lease,
+		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands,
+	}); err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	}
+	return nil
+}
+
+// agree stores the settings of a new pool, or brings wanted and stored ones together.
+func agree(ctx context.Context, records *kvstate.Store, want Settings, change bool) (Settings, error) {
+	for {
+		e, err := records.Read(ctx, kvstate.KeySettings)
+		if err != nil {
+			return Settings{}, err
+		}
+		agreed := want.WithDefaults()
+		if e.Raw != nil {
+			have, err := decodeSettings(e.Raw, kvstate.Version)
+			switch {
+			case err != nil && !change:
+				return Settings{}, err
+			case err == nil:
+				agreed = want.over(have)
+			}
+			if err == nil && agreed == have {
+				return have, nil
+			}
+			if !change {
+				return Settings{}, have.Require(want)
+			}
+		}
+		if err := agreed.Validate(); err != nil {
+			return Settings{}, err
+		}
+		body, err := agreed.encode(kvstate.Version)
+		if err != nil {
+			return Settings{}, err
+		}
+		err = records.PutWait(ctx, kvstate.KeySettings, body, e.Revision)
+		if errors.Is(err, kvstate.ErrStale) {
+			continue // somebody else was creating the same pool
+		}
+		return agreed, err
+	}
+}
+
+// over returns s with its zero fields taken from below.
+func (s Settings) over(below Settings) Settings {
+	if s.Lease == 0 {
+		s.Lease = below.Lease
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = below.MaxAttempts
+	}
+	if s.BackoffMin == 0 {
+		s.BackoffMin = below.BackoffMin
+	}
+	if s.BackoffMax == 0 {
+		s.BackoffMax = below.BackoffMax
+	}
+	if s.Retention == 0 {
+		s.Retention = below.Retention
+	}
+	return s
+}
+
+// Open returns a pool that exists. Errors: ErrNoPool if it does not,
+// ErrSettings if its settings cannot be read by this version, ErrDenied.
+// Close it when done; nc stays open and remains the caller's.
+//
+// Give nc nats.MaxReconnects(-1): a pool waits out a server that is away.
+func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
+	if err := command.ValidateName("pool", name); err != nil {
+		return nil, fmt.Errorf("tallyman: open pool: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
+	}
+	p := &Pool{name: name, nc: nc, pipe: pipe}
+	if err := p.open(ctx, js); err != nil {
+		pipe.Close()
+		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
+	}
+	return p, nil
+}
+
+func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
+	remedy := fmt.Sprintf("create it with: tallyman init --pool %s", p.name)
+	if p.records, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
+		return withRemedy(translate(err), ErrNoPool, remedy)
+	}
+	if p.commands, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
+		return withRemedy(translate(err), ErrNoPool, remedy)
+	}
+	e, err := p.records.Read(ctx, kvstate.KeySettings)
+	if err != nil {
+		return translate(err)
+	}
+	if e.Raw == nil {
+		return fmt.Errorf("%w: the bucket has no settings; %s", ErrNoPool, remedy)
+	}
+	if p.settings, err = decodeSettings(e.Raw, kvstate.Version); err != nil {
+		return err
+	}
+	p.records.Keep(p.settings.Retention)
+	return nil
+}
+
+func withRemedy(err, kind error, remedy string) error {
+	if errors.Is(err, kind) {
+		return fmt.Errorf("%w; %s", err, remedy)
+	}
+	return err
+}
+
+// Close releases what the pool holds on its connection. Workers and producers
+// of the pool must have ended.
+func (p *Pool) Close() error {
+	if p.producer != nil {
+		p.producer.close()
+	}
+	return p.pipe.Close()
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.name }
+
+// Settings returns what the participants of the pool agreed on.
+func (p *Pool) Settings() Settings { return p.settings }
+
+// Commands returns the pool's command stream, for tools that look behind the scenes.
+func (p *Pool) Commands() *stream.Stream { return p.commands }
+
+// Records returns the pool's bucket, for tools that look behind the scenes.
+func (p *Pool) Records() *kvstate.Store { return p.records }
+
+// Find returns the record of a command; nil with ErrNotFound if there is none,
+// which is so for commands that no worker has written about yet.
+func (p *Pool) Find(ctx context.Context, id string) (*kvstate.Record, error) {
+	token, err := dedupe.Token(id)
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: find: %w", err)
+	}
+	e, err := p.records.Read(ctx, token)
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: find %q: %w", id, translate(err))
+	}
+	if e.Err != nil {
+		return nil, fmt.Errorf("tallyman: find %q: %w", id, e.Err)
+	}
+	if e.Record == nil {
+		return nil, fmt.Errorf("tallyman: record of %q: %w", id, ErrNotFound)
+	}
+	return e.Record, nil
+}
+
+// translate gives errors of the lower packages the names that users know.
+func translate(err error) error {
+	for _, t := range []struct{ from, to error }{
+		{stream.ErrTooLarge, ErrTooLarge},
+		{kvstate.ErrTooLarge, ErrTooLarge},
+		{stream.ErrFull, ErrPoolFull},
+		{stream.ErrNoStream, ErrNoPool},
+		{kvstate.ErrNoBucket, ErrNoPool},
+		{stream.ErrNoQueue, ErrNoQueue},
+		{pipeline.ErrDenied, ErrDenied},
+	} {
+		if errors.Is(err, t.from) && !errors.Is(err, t.to) {
+			return fmt.Errorf("%w: %w", t.to, err)
+		}
+	}
+	return err
+}
+
+// since is time.Since for times that may be zero.
+func since(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
+}

@@ -1,0 +1,135 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/lease"
+)
+
+// save makes a handler's progress durable. It runs under claim.mu.
+func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (token uint64, err error) {
+	what := fmt.Sprintf("tallyman: save progress of %q at offset %d", r.env.ID, offset)
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if r.settled.Load() || !r.lease.Held() {
+			return 0, fmt.Errorf("%s: %w", what, ErrLeaseLost)
+		}
+		next, err := r.progressed(offset, state)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", what, err)
+		}
+		failpoint("before-progress", r.env.ID)
+		revision, err := r.w.pool.records.WriteWait(ctx, r.env.Token, next)
+		if err == nil {
+			failpoint("after-progress", r.env.ID)
+			r.wrote(next, revision)
+			return r.base.Token, nil
+		}
+		if errors.Is(err, kvstate.ErrTooLarge) {
+			return 0, fmt.Errorf("%s: %w", what, translate(err))
+		}
+		// Whatever it was, the stored record decides.
+		e, readErr := r.w.pool.records.Read(ctx, r.env.Token)
+		switch {
+		case readErr == nil && sameWrite(e.Record, next):
+			r.wrote(next, e.Revision)
+			return r.base.Token, nil
+		case readErr == nil && e.Revision != next.Revision && e.Raw == nil:
+			r.saw(r.base, e.Revision) // deleted by hand; write it over the marker
+		case readErr == nil && e.Revision != next.Revision:
+			r.observe(Event{Type: EventRefused, Err: err})
+			r.lease.Lose(ErrLeaseLost)
+			return 0, fmt.Errorf("%s: %w: %w", what, ErrLeaseLost, err)
+		}
+		if sleepErr := sleep(ctx, pause); sleepErr != nil {
+			return 0, fmt.Errorf("%s: %w: %w", what, sleepErr, translate(err))
+		}
+	}
+}
+
+// progressed is the record with a new offset. The first one of an attempt that
+// has no record yet is its claim as well.
+func (r *run) progressed(offset uint64, state []byte) (*kvstate.Record, error) {
+	if r.base == nil || r.base.State != kvstate.Claimed {
+		next, err := r.next(kvstate.Claimed, "")
+		if err != nil {
+			return nil, err
+		}
+		next.Offset, next.Checkpoint = offset, state
+		return next, nil
+	}
+	next := *r.base
+	next.Revision = r.revision
+	next.Offset, next.Checkpoint = offset, state
+	return &next, nil
+}
+
+// beat sends heartbeats. It first reads the records: where one shows another
+// owner, the lease is lost and nothing is sent, since the server would extend
+// the new owner's lease.
+func (w *Worker) beat(due []*lease.Lease) {
+	for len(due) > 0 {
+		n := min(len(due), kvstate.MaxBatch)
+		w.beatSome(due[:n])
+		due = due[n:]
+	}
+}
+
+func (w *Worker) beatSome(due []*lease.Lease) {
+	keys := make([]command.Token, len(due))
+	for i, l := range due {
+		keys[i] = l.Holder.(*run).env.Token
+		if keys[i] == "" {
+			keys[i] = kvstate.KeySettings // being parked as malformed: there is no record to look at
+		}
+	}
+	err := w.pool.records.ReadMany(keys, func(entries []kvstate.Entry, err error) {
+		if err != nil {
+			w.log.Warn("heartbeat: cannot read records", "error", err)
+			return // it is due again soon, and trust ends by itself
+		}
+		for i, l := range due {
+			r := l.Holder.(*run)
+			if cause := r.takenBy(entries[i].Record); cause != nil {
+				l.Lose(cause)
+				continue
+			}
+			if !l.Held() {
+				continue
+			}
+			start := time.Now()
+			if err := r.d.Extend(func(err error) {
+				if err == nil {
+					l.Confirm(start)
+				}
+			}); err != nil {
+				w.log.Warn("heartbeat not sent", "id", r.env.ID, "error", err)
+			}
+		}
+	})
+	if err != nil {
+		w.log.Warn("heartbeat: cannot read records", "error", err)
+	}
+}
+
+// takenBy tells from a record whether someone else has the command now, and
+// returns the cause for which the handler's context is to end.
+func (r *run) takenBy(rec *kvstate.Record) error {
+	switch {
+	case rec == nil || rec.ID != r.env.ID:
+		return nil
+	case rec.Owner == r.w.owner:
+		return nil // ours, or written by an earlier run here whose delivery came back
+	case !r.begun.Load():
+		return nil // its own first write will tell
+	case rec.State == kvstate.Cancelled:
+		return ErrCancelled
+	case rec.Revision <= r.seen.Load():
+		return nil // an old answer of a replica that lags
+	}
+	return ErrLeaseLost
+}

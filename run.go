@@ -1,0 +1,208 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/lease"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// run is one delivery on its way through a worker:
+//
+//	take -> begin -> (claim write) -> slot -> handler -> settle -> finish
+//
+// Every way through ends in exactly one call of finish.
+type run struct {
+	w     *Worker
+	d     *stream.Delivery
+	env   command.Envelope
+	lease *lease.Lease
+
+	// Set while the delivery is judged, before any handler runs.
+	route   *Route
+	attempt int
+	claim   *Claim
+
+	// What this run last read or wrote of the record. Owned by whoever moves
+	// the run forward; while the handler runs, under claim.mu.
+	base     *kvstate.Record
+	revision uint64 // to expect in the next write
+
+	begun    atomic.Bool   // the handler has been called
+	seen     atomic.Uint64 // copy of revision that heartbeats may read
+	settled  atomic.Bool   // the outcome is being written, by the handler's return or without it
+	returned time.Time     // when the handler did; owned by whoever set settled
+
+	mu     sync.Mutex
+	ended  error // why the handler's context ended before it returned
+	cancel context.CancelCauseFunc
+}
+
+// exec runs the handler. It reports whether the slot is still this
+// goroutine's: not if the handler was given up meanwhile.
+func (r *run) exec() (keep bool) {
+	if !r.lease.Held() {
+		r.drop()
+		return true
+	}
+	ctx, cancel := context.WithCancelCause(r.w.handlers)
+	defer cancel(nil)
+	r.mu.Lock()
+	r.cancel = cancel
+	if r.ended != nil {
+		cancel(r.ended)
+	}
+	r.mu.Unlock()
+	if r.route.Timeout > 0 {
+		timer := time.AfterFunc(r.route.Timeout, func() { r.end(ErrTimeout) })
+		defer timer.Stop()
+	}
+
+	failpoint("before-handler", r.env.ID)
+	r.begun.Store(true)
+	began := time.Now()
+	result, err := r.call(ctx)
+	returned := time.Now()
+	failpoint("after-handler", r.env.ID)
+	if !r.settled.CompareAndSwap(false, true) {
+		r.w.slots.returned()
+		return false
+	}
+	r.returned = returned
+	took := returned.Sub(began)
+	r.w.slots.ran(took)
+	var cause error
+	if ctx.Err() != nil {
+		cause = context.Cause(ctx)
+	}
+	r.settle(result, err, cause, took)
+	return true
+}
+
+// call is the handler with its panic caught.
+func (r *run) call(ctx context.Context) (result Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+			r.w.log.Error("handler panicked", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	return r.route.Handler.Handle(ctx, r.claim)
+}
+
+// end ends the handler's context for cause. If the handler then does not
+// return within the grace, it is given up.
+func (r *run) end(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended != nil {
+		return
+	}
+	r.ended = cause
+	if r.cancel != nil {
+		r.cancel(cause)
+		time.AfterFunc(r.w.cfg.Grace, func() { r.giveUp(cause) })
+	}
+}
+
+// giveUp settles the attempt of a handler that ignores the end of its context,
+// and gives its slot to another. Should the handler return some day, nobody listens.
+func (r *run) giveUp(cause error) {
+	if !r.settled.CompareAndSwap(false, true) {
+		return
+	}
+	err := fmt.Errorf("the handler went on for %v after its context had ended (%w); it still occupies a goroutine", r.w.cfg.Grace, cause)
+	r.w.log.Error("handler is stuck", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "error", err)
+	r.observe(Event{Type: EventStuck, Err: err})
+	r.w.slots.giveUp()
+	go r.w.serve()
+	r.returned = time.Now()
+	r.settle(Result{}, err, cause, 0)
+}
+
+// leaseLost is the keeper's word that the lease ended other than by settling.
+func (r *run) leaseLost(cause error) {
+	r.mu.Lock()
+	atWork := r.cancel != nil
+	r.mu.Unlock()
+	if atWork && !r.settled.Load() {
+		if errors.Is(cause, ErrLeaseLost) {
+			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "token", r.claim.Token())
+			r.observe(Event{Type: EventLeaseLost})
+		}
+		r.end(cause)
+	}
+}
+
+// finish lets go of the delivery, however it ended.
+func (r *run) finish() {
+	r.w.keeper.Release(r.lease)
+	r.w.slots.finish()
+	r.w.wakeUp()
+}
+
+// drop leaves the delivery to its lease: it comes again, here or elsewhere.
+func (r *run) drop() {
+	r.observe(Event{Type: EventDropped})
+	r.finish()
+}
+
+// refused ends a run whose write found somebody else's: silently towards the
+// server, since an ack or nak would hit the command of its new owner.
+func (r *run) refused(err error) {
+	r.w.log.Warn("write refused, someone else owns the command", "id", r.env.ID, "attempt", r.attempt, "error", err)
+	r.observe(Event{Type: EventRefused, Err: err})
+	r.finish()
+}
+
+func (r *run) observe(e Event) {
+	e.ID, e.Kind, e.Queue, e.Attempt = r.env.ID, r.env.Kind, r.env.Queue, r.attempt
+	r.w.cfg.Observe(e)
+}
+
+// saw notes the record that this run goes on from, and the revision to expect.
+func (r *run) saw(rec *kvstate.Record, revision uint64) {
+	r.base, r.revision = rec, revision
+	r.seen.Store(revision)
+}
+
+// next is the record that follows the base: in another state, by this worker.
+func (r *run) next(to kvstate.State, note string) (*kvstate.Record, error) {
+	base := r.base
+	if base == nil {
+		base = &kvstate.Record{ID: r.env.ID, Kind: r.env.Kind, Queue: r.env.Queue, Digest: r.env.Digest}
+	}
+	next, err := base.Advance(to, r.w.owner, clip(note, maxNote), time.Now())
+	if err != nil {
+		return nil, err
+	}
+	next.Revision = r.revision
+	next.Attempt = r.attempt
+	next.AddSeq(r.d.Seq)
+	return next, nil
+}
+
+// Limits in bytes on texts in records.
+const (
+	maxNote  = 256
+	maxError = 2048
+)
+
+// clip cuts s to at most n bytes without splitting a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}

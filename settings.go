@@ -1,0 +1,170 @@
+package tallyman
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Defaults of Settings.
+const (
+	DefaultLease       = 30 * time.Second
+	DefaultMaxAttempts = 10
+	DefaultBackoffMin  = time.Second
+	DefaultBackoffMax  = 10 * time.Minute
+	DefaultRetention   = 7 * 24 * time.Hour
+
+	// MinLease is the shortest lease. Below it a busy machine's own pauses
+	// would look like a dead worker.
+	MinLease = 200 * time.Millisecond
+
+	digestAlgorithm = "sha256-128"
+)
+
+// Settings are what all participants of a pool must agree on. They lie in the
+// pool's bucket under "_pool" and are read by everyone who opens the pool.
+// Zero fields mean the defaults.
+type Settings struct {
+	// Lease is how long a worker that fell silent keeps a command: the ack
+	// wait of every queue. Default 30 s, at least 200 ms.
+	Lease time.Duration
+	// MaxAttempts bounds the attempts before a failing command is parked.
+	// Default 10, at least 1. A route may override it.
+	MaxAttempts int
+	// BackoffMin is the delay after the first failed attempt; it doubles with
+	// each further one up to BackoffMax, each delay varied by up to a fifth.
+	// Defaults 1 s and 10 min.
+	BackoffMin time.Duration
+	BackoffMax time.Duration
+	// Retention is how long receipts are kept. A command that is submitted
+	// again later runs again. Default 7 days, at least 1 s.
+	Retention time.Duration
+}
+
+// WithDefaults returns s with its zero fields filled in.
+func (s Settings) WithDefaults() Settings {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	set(&s.Lease, DefaultLease)
+	set(&s.BackoffMin, DefaultBackoffMin)
+	set(&s.BackoffMax, DefaultBackoffMax)
+	set(&s.Retention, DefaultRetention)
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = DefaultMaxAttempts
+	}
+	return s
+}
+
+// Validate returns an error that wraps ErrSettings and names the first setting
+// that is out of bounds.
+func (s Settings) Validate() error {
+	bad := func(name string, got any, rule string) error {
+		return fmt.Errorf("%w: %s is %v; %s", ErrSettings, name, got, rule)
+	}
+	switch {
+	case s.Lease < MinLease:
+		return bad("lease", s.Lease, "give at least "+MinLease.String())
+	case s.MaxAttempts < 1:
+		return bad("max attempts", s.MaxAttempts, "give at least 1")
+	case s.BackoffMin <= 0 || s.BackoffMax < s.BackoffMin:
+		return bad("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax), "give a positive minimum that is not above the maximum")
+	case s.Retention < time.Second:
+		return bad("retention", s.Retention, "give at least 1s")
+	}
+	return nil
+}
+
+// Require returns an error that wraps ErrSettings if a field of want is set
+// and differs from s. It says how to make both agree.
+func (s Settings) Require(want Settings) error {
+	differ := func(name, flag string, pool, mine any) error {
+		return fmt.Errorf("%w: this participant wants %s %v, the pool has %v; drop the setting here, or stop all workers and run tallyman init --change %s %v",
+			ErrSettings, name, mine, pool, flag, mine)
+	}
+	switch {
+	case want.Lease != 0 && want.Lease != s.Lease:
+		return differ("lease", "--lease", s.Lease, want.Lease)
+	case want.MaxAttempts != 0 && want.MaxAttempts != s.MaxAttempts:
+		return differ("max attempts", "--max-attempts", s.MaxAttempts, want.MaxAttempts)
+	case want.BackoffMin != 0 && want.BackoffMin != s.BackoffMin:
+		return differ("minimum backoff", "--backoff-min", s.BackoffMin, want.BackoffMin)
+	case want.BackoffMax != 0 && want.BackoffMax != s.BackoffMax:
+		return differ("maximum backoff", "--backoff-max", s.BackoffMax, want.BackoffMax)
+	case want.Retention != 0 && want.Retention != s.Retention:
+		return differ("retention", "--retention", s.Retention, want.Retention)
+	}
+	return nil
+}
+
+// backoff returns the delay after the given failed attempt, 1 being the first.
+func (s Settings) backoff(attempt int) time.Duration {
+	d := s.BackoffMax
+	if shift := attempt - 1; shift < 40 {
+		if grown := s.BackoffMin << shift; grown > 0 && grown < d {
+			d = grown
+		}
+	}
+	// Vary by a fifth, so that commands that failed together do not all come
+	// back together.
+	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// settingsVersion is the newest layout of the stored settings.
+const settingsVersion = 1
+
+// storedSettings is Settings as it lies in the bucket: JSON that a person can
+// read with the nats CLI.
+type storedSettings struct {
+	Version       int    `json:"version"`
+	RecordVersion int    `json:"record_version"`
+	Digest        string `json:"digest"`
+	Lease         string `json:"lease"`
+	MaxAttempts   int    `json:"max_attempts"`
+	BackoffMin    string `json:"backoff_min"`
+	BackoffMax    string `json:"backoff_max"`
+	Retention     string `json:"retention"`
+}
+
+func (s Settings) encode(recordVersion int) ([]byte, error) {
+	return json.MarshalIndent(storedSettings{
+		Version: settingsVersion, RecordVersion: recordVersion, Digest: digestAlgorithm,
+		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
+	}, "", "  ")
+}
+
+func decodeSettings(data []byte, recordVersion int) (Settings, error) {
+	var in storedSettings
+	if err := json.Unmarshal(data, &in); err != nil {
+		return Settings{}, fmt.Errorf("%w: the stored settings are no JSON: %w; restore key _pool or run tallyman init --change", ErrSettings, err)
+	}
+	switch {
+	case in.Version != settingsVersion:
+		return Settings{}, fmt.Errorf("%w: the pool's settings have version %d, this program knows %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
+	case in.RecordVersion != recordVersion:
+		return Settings{}, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, recordVersion)
+	case in.Digest != digestAlgorithm:
+		return Settings{}, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, digestAlgorithm)
+	}
+	out := Settings{MaxAttempts: in.MaxAttempts}
+	for _, f := range []struct {
+		name, value string
+		to          *time.Duration
+	}{
+		{"lease", in.Lease, &out.Lease},
+		{"backoff_min", in.BackoffMin, &out.BackoffMin},
+		{"backoff_max", in.BackoffMax, &out.BackoffMax},
+		{"retention", in.Retention, &out.Retention},
+	} {
+		d, err := time.ParseDuration(f.value)
+		if err != nil {
+			return Settings{}, fmt.Errorf("%w: %s of the stored settings: %w", ErrSettings, f.name, err)
+		}
+		*f.to = d
+	}
+	return out, out.Validate()
+}

@@ -1,0 +1,176 @@
+package tallyman
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// lookAhead is how much work, in time, a worker may hold beyond what runs: a
+// delivery that waits burns its lease, but a slot that is empty for a round
+// trip idles. maxAhead bounds it in deliveries.
+const (
+	lookAhead = 8 * time.Millisecond
+	maxAhead  = 1024
+)
+
+// slots are the places of running handlers, and the queue in front of them.
+type slots struct {
+	mu      sync.Mutex
+	limit   int
+	ready   []*run // claimed, in order of arrival
+	running int    // handlers at work that occupy a slot
+	stuck   int    // handlers that were given up and have not returned
+	held    int    // deliveries taken and not finished, in whatever stage
+	closed  bool
+	spell   time.Duration // moving average of a handler's duration
+	measure bool          // spell holds something
+	idle    chan struct{} // closed and replaced at every drop of running or held
+}
+
+func (s *slots) init(limit int) {
+	s.limit = limit
+	s.idle = make(chan struct{})
+}
+
+func (s *slots) counts() (held, running int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held, s.running
+}
+
+func (s *slots) stuckCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stuck
+}
+
+// want is how many deliveries the worker may ask for beyond those it holds.
+func (s *slots) want() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0
+	}
+	return s.limit + s.aheadLocked() - s.held
+}
+
+// aheadLocked is what all slots together finish within lookAhead.
+func (s *slots) aheadLocked() int {
+	if !s.measure {
+		return 0
+	}
+	n := time.Duration(s.limit) * lookAhead / max(s.spell, time.Microsecond)
+	return int(min(n, maxAhead))
+}
+
+// take counts n deliveries as held.
+func (s *slots) take(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held += n
+}
+
+// finish counts a delivery as done with, however it ended.
+func (s *slots) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held--
+	s.signalLocked()
+}
+
+func (s *slots) signalLocked() {
+	if !s.closed {
+		return // nobody waits before the drain
+	}
+	close(s.idle)
+	s.idle = make(chan struct{})
+}
+
+// push puts a claimed run in front of the slots. It reports whether the caller
+// is to start a goroutine that serves a free slot, and false for ok once the
+// slots are closed.
+func (s *slots) push(r *run) (start, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, false
+	}
+	s.ready = append(s.ready, r)
+	if s.running < s.limit {
+		s.running++
+		return true, true
+	}
+	return false, true
+}
+
+// next returns what to run next on a slot, or nil if the slot is given up.
+func (s *slots) next() *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 {
+		s.running--
+		s.signalLocked()
+		return nil
+	}
+	r := s.ready[0]
+	s.ready[0] = nil
+	if s.ready = s.ready[1:]; len(s.ready) == 0 {
+		s.ready = nil
+	}
+	return r
+}
+
+// ran notes how long a handler took.
+func (s *slots) ran(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.measure {
+		s.spell, s.measure = d, true
+		return
+	}
+	s.spell += (d - s.spell) / 16
+}
+
+// giveUp frees the slot of a handler that does not return.
+func (s *slots) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stuck++
+}
+
+// returned notes that a handler that was given up came back after all.
+func (s *slots) returned() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stuck--
+}
+
+// close ends the queue and returns what had not begun.
+func (s *slots) close() []*run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	left := s.ready
+	s.ready = nil
+	return left
+}
+
+func (s *slots) waitRunning(ctx context.Context) { s.wait(ctx, func() bool { return s.running == 0 }) }
+func (s *slots) waitHeld(ctx context.Context)    { s.wait(ctx, func() bool { return s.held == 0 }) }
+
+func (s *slots) wait(ctx context.Context, reached func() bool) {
+	for {
+		s.mu.Lock()
+		done, idle := reached(), s.idle
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

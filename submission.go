@@ -1,0 +1,244 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+const (
+	// maxReading is how many batches of record reads a producer has under way.
+	// While they are, further submissions gather for the next one, so batches
+	// grow with the load and nobody waits for a timer.
+	maxReading = 4
+	// maxReadBatch bounds one batch of reads.
+	maxReadBatch = 256
+)
+
+// submission is one command on its way in:
+//
+//	read its record -> there: absorbed or conflict
+//	                -> none:  publish -> accepted
+//	                                  -> refused as a copy: compare with the first
+//
+// Reading first keeps a command whose receipt exists, or one that contradicts
+// it, out of the stream altogether. Should the record appear in between, the
+// stream or the worker absorbs the copy.
+type submission struct {
+	p    *Producer
+	ctx  context.Context
+	env  command.Envelope
+	done func(Submission, error)
+}
+
+func (s *submission) finish(sequence uint64, absorbed bool, state State) {
+	<-s.p.window
+	s.done(Submission{ID: s.env.ID, Sequence: sequence, Absorbed: absorbed, State: state}, nil)
+}
+
+func (s *submission) fail(err error) {
+	<-s.p.window
+	s.done(Submission{ID: s.env.ID}, err)
+}
+
+func (p *Producer) enqueue(s *submission) {
+	p.mu.Lock()
+	p.waiting = append(p.waiting, s)
+	batch := p.nextLocked()
+	p.mu.Unlock()
+	p.read(batch)
+}
+
+// nextLocked takes the next batch to read, nil if there is none or enough are under way.
+func (p *Producer) nextLocked() []*submission {
+	if p.reading >= maxReading || len(p.waiting) == 0 {
+		return nil
+	}
+	n := min(len(p.waiting), maxReadBatch)
+	batch := p.waiting[:n:n]
+	if p.waiting = p.waiting[n:]; len(p.waiting) == 0 {
+		p.waiting = nil
+	}
+	p.reading++
+	return batch
+}
+
+func (p *Producer) read(batch []*submission) {
+	if batch == nil {
+		return
+	}
+	keys := make([]command.Token, len(batch))
+	for i, s := range batch {
+		keys[i] = s.env.Token
+	}
+	done := func(entries []kvstate.Entry, err error) {
+		p.mu.Lock()
+		p.reading--
+		next := p.nextLocked()
+		p.mu.Unlock()
+		p.read(next)
+		for i, s := range batch {
+			switch {
+			case err != nil:
+				s.retry(err)
+			case entries[i].Record != nil:
+				s.compare(entries[i].Record)
+			case entries[i].Err != nil:
+				s.fail(fmt.Errorf("tallyman: submit %q: its record is damaged: %w; see tallyman show", s.env.ID, entries[i].Err))
+			default:
+				s.publish()
+			}
+		}
+	}
+	if err := p.pool.records.ReadMany(keys, done); err != nil {
+		done(nil, err)
+	}
+}
+
+// compare ends a submission whose record exists.
+func (s *submission) compare(r *kvstate.Record) {
+	if r.Digest != s.env.Digest {
+		s.fail(errConflict(s.env, r.Kind, r.Digest))
+		return
+	}
+	var seq uint64
+	if n := len(r.Seqs); n > 0 {
+		seq = r.Seqs[n-1]
+	}
+	s.finish(seq, true, r.State)
+}
+
+// publish sends the command for the first time.
+func (s *submission) publish() {
+	err := s.p.pool.commands.Publish(s.env, func(ok stream.Accepted, err error) {
+		if err == nil && !ok.Repeated {
+			s.finish(ok.Sequence, false, "")
+			return
+		}
+		s.retry(err)
+	})
+	if err != nil {
+		s.retry(err)
+	}
+}
+
+// retry goes on with a submission that its first try did not settle, on a
+// goroutine of its own. That is rare, or slow in any case.
+func (s *submission) retry(first error) {
+	s.p.work.Add(1)
+	go func() {
+		defer s.p.work.Done()
+		ctx, cancel := s.ctx, context.CancelFunc(func() {})
+		if _, ok := ctx.Deadline(); !ok {
+			ctx, cancel = context.WithTimeout(ctx, s.p.cfg.Confirm)
+		}
+		defer cancel()
+		stop := context.AfterFunc(s.p.life, cancel)
+		defer stop()
+		s.insist(ctx, first)
+	}()
+}
+
+// final reports whether trying again cannot help.
+func final(err error) bool {
+	return isOneOf(err, stream.ErrTooLarge, stream.ErrNoStream, stream.ErrDenied, kvstate.ErrNoBucket)
+}
+
+// insist publishes until the server's answer is clear or ctx ends. What the
+// server refuses as a copy is compared with the first one. Last is the outcome
+// of the try before, nil if the server took it for a copy.
+func (s *submission) insist(ctx context.Context, last error) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval = 20 * time.Millisecond
+	pause.MaxInterval = time.Second
+	for {
+		if last == nil || errors.Is(last, stream.ErrRepeated) {
+			settled, err := s.compareWithFirst(ctx)
+			if settled {
+				return
+			}
+			last = err
+		}
+		if final(last) {
+			s.fail(fmt.Errorf("tallyman: submit %q: %w", s.env.ID, translate(last)))
+			return
+		}
+		if err := sleep(ctx, pause.NextBackOff()); err != nil {
+			if errors.Is(last, stream.ErrFull) {
+				s.fail(fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its limits with tallyman init: %w", s.env.ID, ErrPoolFull, last))
+			} else {
+				s.fail(errUnconfirmed(s.env.ID, last))
+			}
+			return
+		}
+		// The record may have appeared meanwhile, by our own earlier try even.
+		if e, err := s.p.pool.records.Read(ctx, s.env.Token); err != nil {
+			last = err
+			continue
+		} else if e.Record != nil {
+			s.compare(e.Record)
+			return
+		}
+		ok, err := s.publishWait(ctx)
+		if err == nil && !ok.Repeated {
+			s.finish(ok.Sequence, false, "")
+			return
+		}
+		last = err
+	}
+}
+
+// compareWithFirst finds the copy that the server already has, in the stream or,
+// if it was settled meanwhile, in its record. If it can find neither, the copy
+// has just gone, and its record is about to appear or it was deleted by hand.
+func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err error) {
+	stored, err := s.p.pool.commands.Find(ctx, s.env.Token)
+	switch {
+	case err == nil:
+		first, err := dedupe.Recognise(stored.Queue, stored.Kind, stored.Token, stored.Header, stored.Payload)
+		if err != nil {
+			// It will be parked as malformed; this one is not the same.
+			s.fail(errConflict(s.env, stored.Kind, ""))
+		} else if first.Digest != s.env.Digest {
+			s.fail(errConflict(s.env, first.Kind, first.Digest))
+		} else {
+			s.finish(stored.Seq, true, "")
+		}
+		return true, nil
+	case !errors.Is(err, stream.ErrNotFound):
+		return false, err
+	}
+	e, err := s.p.pool.records.Read(ctx, s.env.Token)
+	if err != nil {
+		return false, err
+	}
+	if e.Record != nil {
+		s.compare(e.Record)
+		return true, nil
+	}
+	return false, fmt.Errorf("the server takes it for a copy, within its window of %v, of one that is neither in the stream nor on record", stream.DuplicateWindow)
+}
+
+func (s *submission) publishWait(ctx context.Context) (stream.Accepted, error) {
+	type answer struct {
+		ok  stream.Accepted
+		err error
+	}
+	answers := make(chan answer, 1)
+	if err := s.p.pool.commands.Publish(s.env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
+		return stream.Accepted{}, err
+	}
+	select {
+	case a := <-answers:
+		return a.ok, a.err
+	case <-ctx.Done():
+		return stream.Accepted{}, fmt.Errorf("%w: %w", stream.ErrIndeterminate, context.Cause(ctx))
+	}
+}

@@ -1,0 +1,279 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nuid"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/lease"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// Defaults of WorkerConfig.
+const (
+	DefaultConcurrency = 100
+	DefaultDrain       = 20 * time.Second
+	DefaultGrace       = 5 * time.Second
+)
+
+// WorkerConfig of a Worker. Only Mux is required.
+type WorkerConfig struct {
+	// Mux finds the handler of a kind. Required; must not change any more.
+	Mux *Mux
+	// Queues to work on. Default "default".
+	Queues []string
+	// Concurrency is how many handlers run at once. Default 100.
+	Concurrency int
+	// Drain is how long handlers may go on after Run's context has ended.
+	// Then their contexts end with ErrDraining and they are handed back.
+	// Default 20 s; negative means not at all.
+	Drain time.Duration
+	// Grace is how long a handler may take to return once its context has
+	// ended. After that it is reported as stuck, its attempt is settled
+	// without it and its slot is free again. Default 5 s.
+	Grace time.Duration
+	// Name of the worker in records and logs; a unique suffix is added.
+	// Default the host name.
+	Name string
+	// Logger gets what an operator should know. Default slog.Default().
+	Logger *slog.Logger
+	// Observe, if set, is called with every Event. It must be quick and safe
+	// for concurrent use.
+	Observe func(Event)
+}
+
+// Worker claims commands, runs their handlers and writes their receipts.
+type Worker struct {
+	pool  *Pool
+	cfg   WorkerConfig
+	owner string
+	log   *slog.Logger
+
+	keeper   *lease.Keeper
+	fetchers []*stream.Fetcher
+	wake     []chan struct{} // of each fetcher
+
+	handlers context.Context // parent of every handler's context
+	stop     context.CancelCauseFunc
+
+	life context.Context // of everything that sees a delivery through
+	die  context.CancelFunc
+
+	slots    slots
+	draining atomic.Bool
+
+	troubleMu sync.Mutex
+	trouble   map[string]error // by queue: why nothing can be fetched
+}
+
+// NewWorker returns a worker of the pool. Run it once.
+func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
+	if cfg.Mux == nil || len(cfg.Mux.Kinds()) == 0 {
+		return nil, errors.New("tallyman: a worker needs a Mux with at least one handler")
+	}
+	if len(cfg.Queues) == 0 {
+		cfg.Queues = []string{command.DefaultQueue}
+	}
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = DefaultConcurrency
+	}
+	if cfg.Drain == 0 {
+		cfg.Drain = DefaultDrain
+	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = DefaultGrace
+	}
+	if cfg.Name == "" {
+		cfg.Name, _ = os.Hostname() // an empty name is made good by the suffix
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Event) {}
+	}
+	w := &Worker{pool: p, cfg: cfg, owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[string]error{}}
+	w.log = cfg.Logger.With("worker", w.owner)
+	w.life, w.die = context.WithCancel(context.Background())
+	w.slots.init(cfg.Concurrency)
+	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
+	seen := map[string]bool{}
+	for _, q := range cfg.Queues {
+		if err := command.ValidateName("queue", q); err != nil {
+			return nil, fmt.Errorf("tallyman: new worker: %w", err)
+		}
+		if seen[q] {
+			return nil, fmt.Errorf("tallyman: new worker: queue %q is named twice", q)
+		}
+		seen[q] = true
+		wake := make(chan struct{}, 1)
+		w.wake = append(w.wake, wake)
+		w.fetchers = append(w.fetchers, p.commands.NewFetcher(stream.FetchConfig{
+			Queue:   q,
+			Expires: min(p.settings.Lease/6, 5*time.Second),
+			Want:    w.want,
+			Wake:    wake,
+			Deliver: w.take,
+			Notice:  func(err error) { w.notice(q, err) },
+		}))
+	}
+	return w, nil
+}
+
+// Owner returns the name under which this worker writes records.
+func (w *Worker) Owner() string { return w.owner }
+
+// InFlight returns how many deliveries the worker holds, and how many handlers run.
+func (w *Worker) InFlight() (held, running int) { return w.slots.counts() }
+
+// Run works until ctx ends, then drains: it fetches no more, hands back what
+// has not begun, gives handlers the drain time and settles what they did. It
+// returns nil after that. Errors: ErrNoQueue and ErrSettings at the start, or
+// that the connection was closed for good.
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.check(ctx); err != nil {
+		return fmt.Errorf("tallyman: run worker: %w", err)
+	}
+	w.handlers, w.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer w.stop(ErrDraining)
+	defer w.die()
+
+	keeping, stopKeeping := context.WithCancel(context.Background())
+	var keeper sync.WaitGroup
+	keeper.Go(func() { w.keeper.Run(keeping) })
+
+	fetching, stopFetching := context.WithCancelCause(ctx)
+	var fetchers sync.WaitGroup
+	for _, f := range w.fetchers {
+		fetchers.Go(func() {
+			if err := f.Run(fetching); err != nil {
+				stopFetching(err)
+			}
+		})
+	}
+	w.log.Info("worker started", "pool", w.pool.name, "queues", w.cfg.Queues, "kinds", w.cfg.Mux.Kinds(),
+		"concurrency", w.cfg.Concurrency, "lease", w.pool.settings.Lease)
+
+	<-fetching.Done()
+	failed := context.Cause(fetching)
+	if ctx.Err() != nil {
+		failed = nil
+	}
+	w.draining.Store(true)
+	fetchers.Wait()
+	stopFetching(nil)
+	w.drain()
+	stopKeeping()
+	keeper.Wait()
+	if failed != nil {
+		return fmt.Errorf("tallyman: run worker: %w", failed)
+	}
+	return nil
+}
+
+// check makes sure that the queues exist and keep the lease that the pool agreed on.
+func (w *Worker) check(ctx context.Context) error {
+	for _, name := range w.cfg.Queues {
+		q, err := w.pool.commands.Queue(ctx, name)
+		if errors.Is(err, stream.ErrNoQueue) {
+			return fmt.Errorf("%w: %q; create it with: tallyman init --pool %s --queue %s", ErrNoQueue, name, w.pool.name, name)
+		}
+		if err != nil {
+			return translate(err)
+		}
+		if q.Lease != w.pool.settings.Lease {
+			return fmt.Errorf("%w: the consumer of queue %q has an ack wait of %v, the pool's lease is %v; run tallyman init --pool %s --queue %s", ErrSettings, name, q.Lease, w.pool.settings.Lease, w.pool.name, name)
+		}
+	}
+	return nil
+}
+
+// drain ends what the worker holds. It uses times of its own: Run's context is over.
+func (w *Worker) drain() {
+	held, running := w.slots.counts()
+	w.log.Info("worker drains", "held", held, "running", running, "drain", w.cfg.Drain)
+	for _, r := range w.slots.close() {
+		r.handBack()
+	}
+	within := func(d time.Duration, wait func(context.Context)) {
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		defer cancel()
+		wait(ctx)
+	}
+	within(max(w.cfg.Drain, 0), w.slots.waitRunning)
+	w.stop(ErrDraining)
+	within(w.cfg.Grace, w.slots.waitRunning)
+	if _, running = w.slots.counts(); running == 0 {
+		within(settleTime, w.slots.waitHeld)
+	} else {
+		// Handlers that ignore their context die with the process, and their
+		// commands are taken over. What others wrote is still to be settled.
+		within(time.Second, w.slots.waitHeld)
+	}
+	w.die()
+	within(time.Second, w.slots.waitHeld)
+	if err := w.pool.nc.FlushTimeout(time.Second); err != nil {
+		w.log.Warn("last acks may be lost; their commands come again and are absorbed", "error", err)
+	}
+	held, running = w.slots.counts()
+	w.log.Info("worker stopped", "left_to_their_leases", held, "stuck", running)
+}
+
+// notice keeps and logs why a queue cannot be fetched from; nil when it can again.
+func (w *Worker) notice(queue string, err error) {
+	w.troubleMu.Lock()
+	defer w.troubleMu.Unlock()
+	w.trouble[queue] = err
+	if err != nil {
+		w.log.Warn("cannot fetch", "queue", queue, "error", err)
+	} else {
+		w.log.Info("fetching again", "queue", queue)
+	}
+}
+
+// Ready returns nil if the worker can do its work: the server answers its
+// pulls and takes its writes. Otherwise the error says what is wrong.
+func (w *Worker) Ready(ctx context.Context) error {
+	if w.draining.Load() {
+		return ErrDraining
+	}
+	if n := w.slots.stuckCount(); n >= w.cfg.Concurrency {
+		return fmt.Errorf("tallyman: %d handlers ignore the end of their context; restart the worker", n)
+	}
+	w.troubleMu.Lock()
+	for queue, err := range w.trouble {
+		if err != nil {
+			w.troubleMu.Unlock()
+			return fmt.Errorf("tallyman: cannot fetch from queue %q: %w", queue, err)
+		}
+	}
+	w.troubleMu.Unlock()
+	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
+	for i, f := range w.fetchers {
+		// With every slot taken there is no pull to be answered.
+		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {
+			return fmt.Errorf("tallyman: no pull from queue %q was answered for %v", w.cfg.Queues[i], age.Round(time.Second))
+		}
+	}
+	answers := make(chan error, 1)
+	if err := w.pool.records.Probe(kvstate.ProbeKey(w.owner), func(err error) { answers <- err }); err != nil {
+		return fmt.Errorf("tallyman: cannot write a record: %w", translate(err))
+	}
+	select {
+	case err := <-answers:
+		if err != nil {
+			return fmt.Errorf("tallyman: cannot write a record: %w", translate(err))
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("tallyman: cannot write a record: %w", context.Cause(ctx))
+	}
+}
