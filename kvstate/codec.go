@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -125,6 +126,9 @@ func Encode(r *Record) ([]byte, error) {
 		e.key(f.Name)
 		e.buf.Write(f.Value)
 	}
+	if e.n >= math.MaxUint16 {
+		e.note(fmt.Errorf("%d fields do not fit into one record", e.n))
+	}
 	if e.err != nil {
 		return nil, fmt.Errorf("kvstate: encode record of %q: %w", r.ID, e.err)
 	}
@@ -208,10 +212,14 @@ func (d *decoder) record() (*Record, error) {
 	}
 	r := &Record{}
 	var sum uint64
-	for range n {
+	for i := range n {
 		key, err := d.dec.DecodeString()
 		if err != nil {
 			return nil, err
+		}
+		// Bytes that look like a checksum may end any value; only the last field is one.
+		if last := i == n-1; last != (key == "sum") {
+			return nil, fmt.Errorf("field %q is number %d of %d; the checksum, and nothing else, comes last", key, i+1, n)
 		}
 		switch key {
 		case "v":
@@ -355,6 +363,10 @@ func (d *decoder) step(s *Step) error {
 
 func (d *decoder) command(c *command.Command) error {
 	n, err := d.dec.DecodeMapLen()
+	// Encode writes five fields at least. Less would let a few bytes make a large slice.
+	if err == nil && n < 5 {
+		return fmt.Errorf("a command of %d fields, want 5 or more", n)
+	}
 	for i := 0; i < n && err == nil; i++ {
 		var key string
 		if err = d.str(&key); err != nil {
