@@ -1,8 +1,11 @@
-package dedupe_test
+// Package ids_test puts ids of every shape through a real server. It is apart
+// from package dedupe so that the fuzz targets there do not carry a server.
+package ids_test
 
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,14 +49,21 @@ func connect(t *testing.T) (context.Context, jetstream.JetStream) {
 	return ctx, js
 }
 
-// allIDs are the natural ids, sorted.
-func allIDs() []string {
-	var ids []string
-	for _, c := range naturalIDs {
-		ids = append(ids, c.id)
+// naturalIDs are ids as people choose them, and some that look like what the
+// server or the pool use themselves.
+var naturalIDs = []string{
+	"a b", " a", "a ", "a.b", "a..b", "*", ">", "$KV.main.a", "..", ".", ".a", "order.", "a:b", "123", "-rf", "--",
+	"🚢", "caf\u00e9", "cafe\u0301", "a/b", "a/", "/a", "/", "//", "_", "__", "_pool", "_absorbed/1", "a_", "=", "=2A", "=5F",
+	"a=b", `back\slash "quoted"`, "A", "a", strings.Repeat("x", 256), strings.Repeat(".", 256), strings.Repeat("é", 128),
+}
+
+func token(t *testing.T, id string) string {
+	t.Helper()
+	token, err := dedupe.Token(id)
+	if err != nil {
+		t.Fatalf("Token(%q): %v", id, err)
 	}
-	slices.Sort(ids)
-	return ids
+	return string(token)
 }
 
 func TestToken_OnServer(t *testing.T) {
@@ -65,19 +75,19 @@ func TestToken_OnServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range naturalIDs {
-			key := string(mustToken(t, c.id))
-			if _, err := kv.Create(ctx, key, []byte(c.id)); err != nil {
-				t.Errorf("create key %q of id %q: %v", key, c.id, err)
+		for _, id := range naturalIDs {
+			key := token(t, id)
+			if _, err := kv.Create(ctx, key, []byte(id)); err != nil {
+				t.Errorf("create key %q of id %q: %v", key, id, err)
 			}
-			if _, err := kv.Create(ctx, "_absorbed/"+key, []byte(c.id)); err != nil {
+			if _, err := kv.Create(ctx, "_absorbed/"+key, []byte(id)); err != nil {
 				t.Errorf("create a pool's key that ends in %q: %v", key, err)
 			}
 		}
-		for _, c := range naturalIDs {
-			entry, err := kv.Get(ctx, string(mustToken(t, c.id)))
-			if err != nil || string(entry.Value()) != c.id {
-				t.Errorf("get %q: %v", c.id, err)
+		for _, id := range naturalIDs {
+			entry, err := kv.Get(ctx, token(t, id))
+			if err != nil || string(entry.Value()) != id {
+				t.Errorf("get %q: %v", id, err)
 			}
 		}
 		keys, err := kv.Keys(ctx)
@@ -97,7 +107,7 @@ func TestToken_OnServer(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if want := allIDs(); !slices.Equal(got, want) {
+		if want := slices.Sorted(slices.Values(naturalIDs)); !slices.Equal(got, want) {
 			t.Errorf("the keys name %q, want %q", got, want)
 		}
 	})
@@ -112,21 +122,21 @@ func TestToken_OnServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range naturalIDs {
-			token := string(mustToken(t, c.id))
-			ack, err := js.Publish(ctx, prefix+token, []byte(c.id), jetstream.WithMsgID(token))
+		for _, id := range naturalIDs {
+			subject := prefix + token(t, id)
+			ack, err := js.Publish(ctx, subject, []byte(id), jetstream.WithMsgID(token(t, id)))
 			if err != nil || ack.Duplicate {
-				t.Errorf("publish id %q: ack %+v, %v", c.id, ack, err)
+				t.Errorf("publish id %q: ack %+v, %v", id, ack, err)
 			}
 		}
-		for _, c := range naturalIDs {
-			msg, err := stream.GetLastMsgForSubject(ctx, prefix+string(mustToken(t, c.id)))
-			if err != nil || string(msg.Data) != c.id {
-				t.Errorf("get id %q from the stream: %v", c.id, err)
+		for _, id := range naturalIDs {
+			msg, err := stream.GetLastMsgForSubject(ctx, prefix+token(t, id))
+			if err != nil || string(msg.Data) != id {
+				t.Errorf("get id %q from the stream: %v", id, err)
 			}
 			// Another Msg-Id, so that the subject alone has to refuse it.
-			if _, err := js.Publish(ctx, prefix+string(mustToken(t, c.id)), nil); err == nil {
-				t.Errorf("a second copy of id %q was accepted", c.id)
+			if _, err := js.Publish(ctx, prefix+token(t, id), nil); err == nil {
+				t.Errorf("a second copy of id %q was accepted", id)
 			}
 		}
 	})
@@ -152,7 +162,7 @@ func TestToken_MsgIDNeedsIt(t *testing.T) {
 		if !raw.Duplicate {
 			t.Errorf("%q as it is: not taken for a repeat of %q; the token is no longer needed here", id, "a")
 		}
-		spelled, err := js.Publish(ctx, "s.token", nil, jetstream.WithMsgID(string(mustToken(t, id))))
+		spelled, err := js.Publish(ctx, "s.token", nil, jetstream.WithMsgID(token(t, id)))
 		if err != nil {
 			t.Fatal(err)
 		}
