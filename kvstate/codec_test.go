@@ -46,8 +46,9 @@ func encode(t testing.TB, r *kvstate.Record) []byte {
 	return data
 }
 
-// sameZone returns a copy of r whose times are in UTC, since the zone is not stored.
-func sameZone(r *kvstate.Record) *kvstate.Record {
+// normal returns a copy of r whose times are in UTC, since the zone is not
+// stored, and whose commands have an empty payload rather than none.
+func normal(r *kvstate.Record) *kvstate.Record {
 	c := *r
 	c.NextAt = c.NextAt.UTC()
 	c.Trail = slices.Clone(c.Trail)
@@ -56,19 +57,24 @@ func sameZone(r *kvstate.Record) *kvstate.Record {
 	}
 	c.FollowUps = slices.Clone(c.FollowUps)
 	for i := range c.FollowUps {
-		c.FollowUps[i].NotAfter = c.FollowUps[i].NotAfter.UTC()
+		c.FollowUps[i] = normalCommand(c.FollowUps[i])
 	}
 	if c.Command != nil {
-		inner := *c.Command
-		inner.NotAfter = inner.NotAfter.UTC()
+		inner := normalCommand(*c.Command)
 		c.Command = &inner
 	}
 	return &c
 }
 
+func normalCommand(c command.Command) command.Command {
+	c.NotAfter = c.NotAfter.UTC()
+	c.Payload = append([]byte{}, c.Payload...)
+	return c
+}
+
 func wantEqual(t testing.TB, got, want *kvstate.Record) {
 	t.Helper()
-	if got, want := sameZone(got), sameZone(want); !reflect.DeepEqual(got, want) {
+	if got, want := normal(got), normal(want); !reflect.DeepEqual(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
 }
