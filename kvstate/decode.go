@@ -5,163 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/vmihailenco/msgpack/v5"
 )
-
-// A record is a MessagePack map whose last field, "sum", is the CRC-32C of
-// every byte before that field's value. A bit that flips anywhere is noticed.
-const sumSize = 4
-
-var sumPrefix = []byte("\xa3sum\xce")
-
-type encoder struct {
-	buf bytes.Buffer
-	enc *msgpack.Encoder
-	n   int
-	err error
-}
-
-var encoders = sync.Pool{New: func() any {
-	e := &encoder{}
-	e.enc = msgpack.NewEncoder(&e.buf)
-	e.enc.UseCompactInts(true)
-	return e
-}}
-
-func (e *encoder) note(err error) {
-	if e.err == nil {
-		e.err = err
-	}
-}
-
-func (e *encoder) key(k string) { e.n++; e.note(e.enc.EncodeString(k)) }
-
-func (e *encoder) str(k, v string) {
-	if v != "" {
-		e.key(k)
-		e.note(e.enc.EncodeString(v))
-	}
-}
-
-func (e *encoder) bin(k string, v []byte) {
-	if v != nil {
-		e.key(k)
-		e.note(e.enc.EncodeBytes(v))
-	}
-}
-
-func (e *encoder) uint(k string, v uint64) {
-	if v != 0 {
-		e.key(k)
-		e.note(e.enc.EncodeUint(v))
-	}
-}
-
-func (e *encoder) time(k string, v time.Time) {
-	if !v.IsZero() {
-		e.key(k)
-		e.note(e.enc.EncodeTime(v))
-	}
-}
-
-// Encode returns the stored form of r.
-func Encode(r *Record) ([]byte, error) {
-	e := encoders.Get().(*encoder)
-	defer encoders.Put(e)
-	e.buf.Reset()
-	e.n, e.err = 0, nil
-
-	// Room for the map header, written last, when the count is known.
-	e.buf.Write([]byte{0xde, 0, 0})
-	e.uint("v", Version)
-	e.str("id", r.ID)
-	e.str("kind", r.Kind)
-	e.str("queue", r.Queue)
-	e.str("digest", string(r.Digest))
-	e.str("state", string(r.State))
-	e.uint("token", r.Token)
-	e.uint("attempt", uint64(r.Attempt))
-	e.str("owner", r.Owner)
-	if len(r.Seqs) > 0 {
-		e.key("seqs")
-		e.note(e.enc.EncodeArrayLen(len(r.Seqs)))
-		for _, s := range r.Seqs {
-			e.note(e.enc.EncodeUint(s))
-		}
-	}
-	e.uint("offset", r.Offset)
-	if r.Checkpoint != nil {
-		e.bin("checkpoint", r.Checkpoint)
-		e.uint("checksum", uint64(checksum(r.Checkpoint)))
-	}
-	e.bin("intent", r.Intent)
-	e.bin("result", r.Result)
-	e.str("content_type", r.ContentType)
-	if len(r.FollowUps) > 0 {
-		e.key("followups")
-		e.note(e.enc.EncodeArrayLen(len(r.FollowUps)))
-		for i := range r.FollowUps {
-			e.command(&r.FollowUps[i])
-		}
-	}
-	e.str("error", r.Error)
-	e.str("reason", string(r.Reason))
-	e.time("next_at", r.NextAt)
-	if r.Command != nil {
-		e.key("command")
-		e.command(r.Command)
-	}
-	if len(r.Trail) > 0 {
-		e.key("trail")
-		e.note(e.enc.EncodeArrayLen(len(r.Trail)))
-		for i := range r.Trail {
-			e.step(&r.Trail[i])
-		}
-	}
-	for _, f := range r.Extra {
-		e.key(f.Name)
-		e.buf.Write(f.Value)
-	}
-	if e.err != nil {
-		return nil, fmt.Errorf("kvstate: encode record of %q: %w", r.ID, e.err)
-	}
-	out := make([]byte, e.buf.Len()+len(sumPrefix)+sumSize)
-	n := copy(out, e.buf.Bytes())
-	binary.BigEndian.PutUint16(out[1:3], uint16(e.n+1))
-	n += copy(out[n:], sumPrefix)
-	binary.BigEndian.PutUint32(out[n:], checksum(out[:n]))
-	return out, nil
-}
-
-func (e *encoder) step(s *Step) {
-	e.note(e.enc.EncodeArrayLen(5))
-	e.note(e.enc.EncodeTime(s.At))
-	e.note(e.enc.EncodeString(string(s.State)))
-	e.note(e.enc.EncodeString(s.Owner))
-	e.note(e.enc.EncodeUint(s.Token))
-	e.note(e.enc.EncodeString(s.Note))
-}
-
-func (e *encoder) command(c *command.Command) {
-	n := 5
-	if !c.NotAfter.IsZero() {
-		n++
-	}
-	e.note(e.enc.EncodeMapLen(n))
-	for _, kv := range [...][2]string{{"id", c.ID}, {"kind", c.Kind}, {"queue", c.Queue}, {"content_type", c.ContentType}} {
-		e.note(e.enc.EncodeString(kv[0]))
-		e.note(e.enc.EncodeString(kv[1]))
-	}
-	e.note(e.enc.EncodeString("payload"))
-	e.note(e.enc.EncodeBytes(c.Payload))
-	if !c.NotAfter.IsZero() {
-		e.note(e.enc.EncodeString("not_after"))
-		e.note(e.enc.EncodeTime(c.NotAfter))
-	}
-}
 
 // Decode reads the stored form of a record. Bytes that are damaged, hostile or
 // no record at all give an error that wraps command.ErrMalformed. Fields that
@@ -208,10 +55,14 @@ func (d *decoder) record() (*Record, error) {
 	}
 	r := &Record{}
 	var sum uint64
-	for range n {
+	for i := range n {
 		key, err := d.dec.DecodeString()
 		if err != nil {
 			return nil, err
+		}
+		// Bytes that look like a checksum may end any value; only the last field is one.
+		if last := i == n-1; last != (key == "sum") {
+			return nil, fmt.Errorf("field %q is number %d of %d; the checksum, and nothing else, comes last", key, i+1, n)
 		}
 		switch key {
 		case "v":
@@ -355,6 +206,10 @@ func (d *decoder) step(s *Step) error {
 
 func (d *decoder) command(c *command.Command) error {
 	n, err := d.dec.DecodeMapLen()
+	// Encode writes five fields at least. Less would let a few bytes make a large slice.
+	if err == nil && n < 5 {
+		return fmt.Errorf("a command of %d fields, want 5 or more", n)
+	}
 	for i := 0; i < n && err == nil; i++ {
 		var key string
 		if err = d.str(&key); err != nil {

@@ -1,0 +1,100 @@
+package kvstate_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+func TestRecord_Advance(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1785500000, 0)
+	t.Run("adds a step and leaves the old record as it was", func(t *testing.T) {
+		t.Parallel()
+		old := &kvstate.Record{ID: "a", State: kvstate.Claimed, Owner: "w1", Token: 7, Revision: 9,
+			Trail: make([]kvstate.Step, 1, 8)}
+		next, err := old.Advance(kvstate.Parked, "w2", "why", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := kvstate.Step{At: at, State: kvstate.Parked, Owner: "w2", Token: 7, Note: "why"}
+		if next.State != kvstate.Parked || next.Owner != "w2" || len(next.Trail) != 2 || next.Trail[1] != want || next.Revision != 9 {
+			t.Errorf("got %+v", next)
+		}
+		if old.State != kvstate.Claimed || old.Owner != "w1" || len(old.Trail) != 1 {
+			t.Errorf("the old record is now %+v", old)
+		}
+		other, err := old.Advance(kvstate.Completed, "w3", "", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.Trail[1] != want || other.Trail[1].Owner != "w3" {
+			t.Error("two successors of one record share their trail")
+		}
+	})
+	t.Run("keeps the last steps and no more than the limit", func(t *testing.T) {
+		t.Parallel()
+		r := &kvstate.Record{ID: "a"}
+		for i := range 3 * kvstate.MaxTrail {
+			var err error
+			if r, err = r.Advance(kvstate.Claimed, "w", fmt.Sprint(i), at); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := len(r.Trail), min(i+1, kvstate.MaxTrail); got != want {
+				t.Fatalf("after %d steps the trail has %d, want %d", i+1, got, want)
+			}
+			for k, s := range r.Trail {
+				if got, want := s.Note, fmt.Sprint(i+1-len(r.Trail)+k); got != want {
+					t.Fatalf("after %d steps, step %d of the trail is %s, want %s", i+1, k, got, want)
+				}
+			}
+		}
+	})
+	t.Run("cuts a trail that came too long", func(t *testing.T) {
+		t.Parallel()
+		r := &kvstate.Record{ID: "a", State: kvstate.Claimed, Trail: make([]kvstate.Step, 100)}
+		next, err := r.Advance(kvstate.Completed, "w", "", at)
+		if err != nil || len(next.Trail) != kvstate.MaxTrail || next.Trail[kvstate.MaxTrail-1].State != kvstate.Completed {
+			t.Errorf("got %d steps, %v", len(next.Trail), err)
+		}
+	})
+	t.Run("refuses what the table does not hold", func(t *testing.T) {
+		t.Parallel()
+		for _, from := range append(kvstate.States(), kvstate.None) {
+			for _, to := range append(kvstate.States(), kvstate.None) {
+				r := &kvstate.Record{ID: "a", State: from}
+				next, err := r.Advance(to, "w", "", at)
+				if legal := kvstate.Check(from, to) == nil; legal != (err == nil) || legal != (next != nil) {
+					t.Errorf("Advance from %q to %q = %v, %v, but Check says legal: %v", from, to, next, err, legal)
+				}
+				if err != nil && !errors.Is(err, kvstate.ErrIllegalTransition) {
+					t.Errorf("Advance from %q to %q: %v, want ErrIllegalTransition", from, to, err)
+				}
+			}
+		}
+	})
+}
+
+func TestRecord_AddSeq(t *testing.T) {
+	t.Parallel()
+	r := &kvstate.Record{}
+	for _, seq := range []uint64{3, 0, 5, 3, 5} {
+		r.AddSeq(seq)
+	}
+	if want := []uint64{3, 5}; !slices.Equal(r.Seqs, want) {
+		t.Errorf("got %v, want %v", r.Seqs, want)
+	}
+	if !r.Accounts(3) || !r.Accounts(5) || r.Accounts(4) || r.Accounts(0) {
+		t.Errorf("it accounts for 3: %v, 5: %v, 4: %v, 0: %v", r.Accounts(3), r.Accounts(5), r.Accounts(4), r.Accounts(0))
+	}
+	a, b := *r, *r
+	a.AddSeq(8)
+	b.AddSeq(9)
+	if !slices.Equal(a.Seqs, []uint64{3, 5, 8}) || !slices.Equal(b.Seqs, []uint64{3, 5, 9}) {
+		t.Errorf("two copies share their sequences: %v and %v", a.Seqs, b.Seqs)
+	}
+}

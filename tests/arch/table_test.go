@@ -1,0 +1,139 @@
+// Package arch_test holds the architecture to its word: which package may
+// import which, who may name the subjects, who may look at the server's error
+// codes, and which words the code does without.
+package arch_test
+
+import "strings"
+
+const module = "github.com/tallyman-go/tallyman"
+
+// root is the package that users import.
+const root = "."
+
+// rule says which of our packages a package may import, and why no others.
+type rule struct {
+	may []string
+	why string
+}
+
+// table is the import table. A path that ends in "/*" stands for every
+// package below it, and "*" for every package but the commands. Packages that
+// are listed may be missing; a package that is not listed is an error.
+var table = map[string]rule{
+	root: {
+		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit"},
+		why: "users link what the root links: an in-process server, handlers for other languages and command lines are theirs to choose",
+	},
+	"command": {
+		why: "it is the vocabulary: pure data that everything else speaks, so it knows nobody",
+	},
+	"internal/pipeline": {
+		why: "it pipelines publishes for stream and kvstate alike and knows neither commands nor records",
+	},
+	"stream": {
+		may: []string{"command", "internal/pipeline"},
+		why: "it carries commands and must not know what became of them: whether to ack is decided above it",
+	},
+	"kvstate": {
+		may: []string{"command", "internal/pipeline"},
+		why: "records must be readable and provable without the stream, by the audit and by hand",
+	},
+	"dedupe": {
+		may: []string{"command", "kvstate"},
+		why: "identity is judged from a command and its record alone, however they came here",
+	},
+	"lease": {
+		may: []string{"command"},
+		why: "trust is arithmetic on the clock; what a lost lease means is decided above it",
+	},
+	"outbox": {
+		may: []string{"command", "lease", root},
+		why: "a relay submits like any producer and must not reach around the root into the stream",
+	},
+	"journal": {
+		may: []string{"command", "kvstate"},
+		why: "a run is written like a record, and its commands go the way of every follow-up",
+	},
+	"audit": {
+		may: []string{"command", "kvstate", "stream"},
+		why: "the books are proved from what JetStream stores, not from what a worker or producer believes",
+	},
+	"runner": {
+		may: []string{root},
+		why: "handlers for other languages get no rights that a handler in Go lacks",
+	},
+	"embedded": {
+		why: "it is a server and knows nothing of what it stores",
+	},
+	"cmd/*":   {may: []string{"*", "cmd/*"}, why: "they wire everything"},
+	"tests/*": {may: []string{"*"}, why: "a binary is tested by running it"},
+}
+
+// subjectOwner is the only package that spells the subjects of commands.
+const subjectOwner = "stream"
+
+// codeReaders are the packages that may look at JetStream's error codes.
+var codeReaders = []string{"stream", "kvstate", "internal/pipeline"}
+
+// codes are the error codes that mean "someone else was faster" or "already there".
+var codes = map[string]string{
+	"10071": "wrong last sequence",
+	"10164": "wrong last sequence, other spelling",
+	"10077": "the store refused",
+}
+
+// outside says which packages may import what is not ours, by prefix of the
+// import path.
+var outside = []struct {
+	prefix string
+	by     []string
+	why    string
+}{
+	{"github.com/nats-io/nats-server/", []string{"embedded"},
+		"a server of 20 MB does not belong into every program that submits a command"},
+	{"github.com/nats-io/nats.go",
+		[]string{root, "stream", "kvstate", "internal/pipeline", "journal", "audit", "embedded", "cmd/*"},
+		"command, dedupe and lease are tested without a server, and relay and runner act through the root"},
+}
+
+// words that no name in this code is made of: each hides what a thing does, or
+// has a word of its own here.
+var words = map[string]string{
+	"manager": "name what it does", "helper": "name what it does", "helpers": "name what it does",
+	"util": "name what it does", "utils": "name what it does",
+	"job": "say command", "jobs": "say commands", "task": "say command", "tasks": "say commands",
+	"dlq": "say parked",
+}
+
+// lookup finds the rule of the package at path, relative to the root.
+func lookup(path string) (rule, bool) {
+	if r, ok := table[path]; ok {
+		return r, true
+	}
+	for pattern, r := range table {
+		if matches(pattern, path) {
+			return r, true
+		}
+	}
+	return rule{}, false
+}
+
+// matches reports whether the package at path falls under a pattern of the table.
+func matches(pattern, path string) bool {
+	if pattern == "*" {
+		return !strings.HasPrefix(path, "cmd/")
+	}
+	if dir, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(path, dir)
+	}
+	return pattern == path
+}
+
+func allowed(patterns []string, path string) bool {
+	for _, p := range patterns {
+		if matches(p, path) {
+			return true
+		}
+	}
+	return false
+}
