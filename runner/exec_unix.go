@@ -59,9 +59,8 @@ func (e *Exec) run(ctx context.Context, claim *tallyman.Claim) (ending, error) {
 	}
 	pipes.closeChild()
 
-	saveCtx, endSaves := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer endSaves(nil)
-	defer context.AfterFunc(ctx, func() { e.limitSaves(ctx, endSaves) })()
+	saveCtx, endSaves := saveContext(ctx, e.killAfter()+saveGrace)
+	defer endSaves()
 
 	p.serve(e, saveCtx, claim)
 	stopped := p.await(ctx, e.killAfter())
@@ -75,16 +74,6 @@ func (e *Exec) run(ctx context.Context, claim *tallyman.Claim) (ending, error) {
 	}
 	end.status = status.ExitStatus()
 	return end, nil
-}
-
-// limitSaves bounds the saving of progress once ctx has ended: not at all
-// without the lease, else for as long as the program may take to stop.
-func (e *Exec) limitSaves(ctx context.Context, endSaves context.CancelCauseFunc) {
-	if cause := context.Cause(ctx); errors.Is(cause, tallyman.ErrLeaseLost) {
-		endSaves(cause)
-		return
-	}
-	time.AfterFunc(e.killAfter()+saveGrace, func() { endSaves(context.Cause(ctx)) })
 }
 
 // start starts the program on a goroutine that stays on its thread until the
