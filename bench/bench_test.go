@@ -120,7 +120,7 @@ func TestResults(t *testing.T) {
 	r.conclude()
 	t.Run("ratios are taken within each round", func(t *testing.T) {
 		t.Parallel()
-		if got, want := r.Contestants[1].Ratios["submit_rate"], 0.5; got != want {
+		if got, want := r.Contestants[1].Ratios["submit_rate"], (spread{0.5, 0.1, 0.9}); got != want {
 			t.Errorf("ratio = %v, want %v", got, want)
 		}
 		if got := r.Contestants[0].Ratios; got != nil {
@@ -133,7 +133,7 @@ func TestResults(t *testing.T) {
 		if err := r.writeMarkdown(&b); err != nil {
 			t.Fatal(err)
 		}
-		if want := "| submit, producer alone | commands/s | 100 | 50.0 | 0.50 |\n"; !strings.Contains(b.String(), want) {
+		if want := "| submit, producer alone | commands/s | 100 | 50.0 | 0.50 (0.10–0.90) |\n"; !strings.Contains(b.String(), want) {
 			t.Errorf("report\n%swants the line %s", b.String(), want)
 		}
 	})

@@ -41,13 +41,20 @@ type machine struct {
 
 // outcome is what one contestant achieved.
 type outcome struct {
-	Name    string             `json:"name"`
-	Medians map[string]float64 `json:"medians"`
-	// Ratios holds the medians of the ratios to the bound within each round;
-	// nil for the bound itself, or when it did not take part.
-	Ratios map[string]float64 `json:"ratios,omitempty"`
-	Rounds []sample           `json:"rounds"`
+	Name    string            `json:"name"`
+	Medians sample            `json:"medians"`
+	Ratios  map[string]spread `json:"ratios,omitempty"` // nil for the bound, or when it did not take part
+	Rounds  []sample          `json:"rounds"`
 }
+
+// spread tells how the ratios to the bound, one of each round, are distributed.
+type spread struct {
+	Median float64 `json:"median"`
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+}
+
+func (s spread) String() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High) }
 
 // results is everything that --json prints.
 type results struct {
@@ -78,32 +85,31 @@ func (r *results) conclude() {
 	bound := slices.IndexFunc(r.Contestants, func(o outcome) bool { return o.Name == contestants()[0].Name() })
 	for i := range r.Contestants {
 		o := &r.Contestants[i]
-		o.Medians = medians(o.Rounds)
+		o.Medians = sample{}
+		for _, m := range measures {
+			o.Medians[m.key] = median(valuesOf(m.key, o.Rounds))
+		}
 		if bound < 0 || bound == i {
 			continue
 		}
-		ratios := make([]sample, len(o.Rounds))
-		for round, s := range o.Rounds {
-			ratios[round] = sample{}
-			for key, v := range s {
-				ratios[round][key] = v / r.Contestants[bound].Rounds[round][key]
+		o.Ratios = make(map[string]spread)
+		for _, m := range measures {
+			ratios := valuesOf(m.key, o.Rounds)
+			for round, v := range valuesOf(m.key, r.Contestants[bound].Rounds) {
+				ratios[round] /= v
 			}
+			o.Ratios[m.key] = spread{median(ratios), slices.Min(ratios), slices.Max(ratios)}
 		}
-		o.Ratios = medians(ratios)
 	}
 }
 
-// medians returns the median of every measure over the rounds.
-func medians(rounds []sample) map[string]float64 {
-	out := make(map[string]float64)
-	for _, m := range measures {
-		values := make([]float64, len(rounds))
-		for i, s := range rounds {
-			values[i] = s[m.key]
-		}
-		out[m.key] = median(values)
+// valuesOf returns one measure of every round.
+func valuesOf(key string, rounds []sample) []float64 {
+	values := make([]float64, len(rounds))
+	for i, s := range rounds {
+		values[i] = s[key]
 	}
-	return out
+	return values
 }
 
 // median returns the middle of values, or the mean of the two middle ones.
@@ -123,7 +129,8 @@ func median(values []float64) float64 {
 func (r results) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 // writeMarkdown prints the conditions and one table: a column of medians per
-// contestant, and a column of ratios for each but the bound.
+// contestant, and a column of ratios, with lowest and highest, for each but
+// the bound.
 func (r results) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	m := r.Machine
@@ -146,7 +153,7 @@ func (r results) writeMarkdown(w io.Writer) error {
 		for _, o := range r.Contestants {
 			fmt.Fprintf(&b, " %s |", number(o.Medians[m.key]))
 			if o.Ratios != nil {
-				fmt.Fprintf(&b, " %.2f |", o.Ratios[m.key])
+				fmt.Fprintf(&b, " %v |", o.Ratios[m.key])
 			}
 		}
 		b.WriteByte('\n')
