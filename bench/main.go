@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// errUsage marks wrong usage, which the flag package has already explained.
+var errUsage = errors.New("wrong usage")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, errUsage):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the whole program, of the parent and of every child.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	if len(args) == 2 && args[0] == childCommand {
+		return runChild(ctx, args[1], stdin, stdout)
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var (
+		l      load
+		n      = flags.Int("n", 100_000, "commands of each throughput scenario")
+		rounds = flags.Int("rounds", 5, "rounds; medians are taken over them")
+		rate   = flags.Int("rate", 500, "commands per second of the latency scenario")
+		length = flags.Duration("latency", 10*time.Second, "length of the latency scenario")
+		only   = flags.String("only", "", "names of the contestants that take part, separated by commas (default all)")
+		quick  = flags.Bool("quick", false, "run for a moment, to see that everything works: -n 2000 -rounds 1 -latency 1s")
+		asJSON = flags.Bool("json", false, "print one JSON object with every round")
+	)
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return errUsage
+	}
+	l = load{N: *n, Rounds: *rounds, Rate: *rate, Latency: *length}
+	if *quick {
+		l = load{N: 2000, Rounds: 1, Rate: 500, Latency: time.Second}
+	}
+	cs, err := choose(*only)
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err == nil {
+		err = l.validate()
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
+		return errUsage
+	}
+
+	out, err := measureAll(ctx, l, cs, func(line string) { fmt.Fprintln(stderr, line) })
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		return out.writeJSON(stdout)
+	}
+	return out.writeMarkdown(stdout)
+}
+
+func (l load) validate() error {
+	if l.N < 1 || l.Rounds < 1 || l.Rate < 1 || l.Latency.Seconds()*float64(l.Rate) < 1 {
+		return errors.New("-n, -rounds, -rate and -latency must allow at least one command")
+	}
+	return nil
+}
+
+// choose returns the contestants named in only, or all if it is empty.
+func choose(only string) ([]Contestant, error) {
+	if only == "" {
+		return contestants(), nil
+	}
+	var cs []Contestant
+	for name := range strings.SplitSeq(only, ",") {
+		c, err := contestantNamed(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, c)
+	}
+	return cs, nil
+}
