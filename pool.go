@@ -19,6 +19,24 @@ import (
 // DefaultPool is the name of the pool where none is given.
 const DefaultPool = "main"
 
+// Connect connects to the servers of a comma-separated list of URLs with the
+// options that a pool wants: it reconnects for ever, and keeps nothing in a
+// buffer meanwhile, since an ack or write that is sent minutes later may hit
+// what is somebody else's by then. Further options come after these.
+func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
+	nc, err := nats.Connect(urls, append([]nats.Option{
+		nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		nats.PermissionErrOnSubscribe(true),
+	}, options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: connect to %s: %w", urls, err)
+	}
+	return nc, nil
+}
+
 // Pool is one named set of JetStream assets: a command stream, a bucket of
 // records and a consumer for each queue. It is safe for concurrent use.
 type Pool struct {
@@ -165,7 +183,7 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
-// Give nc nats.MaxReconnects(-1): a pool waits out a server that is away.
+// Make nc with Connect, or give it the same options.
 func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err := command.ValidateName("pool", name); err != nil {
 		return nil, fmt.Errorf("tallyman: open pool: %w", err)

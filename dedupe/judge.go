@@ -89,7 +89,7 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 	if err := env.Command.Validate(); err != nil {
 		return env, fmt.Errorf("%w: %w", command.ErrMalformed, err)
 	}
-	if claimed := first(header, command.HeaderID); claimed != "" && claimed != id {
+	if claimed := first(header, command.HeaderID); claimed != "" && claimed != strings.TrimSpace(id) {
 		return env, fmt.Errorf("%w: header %s says %q, the subject says %q", command.ErrMalformed, command.HeaderID, claimed, id)
 	}
 	if claimed := first(header, command.HeaderDigest); claimed != "" && claimed != string(env.Digest) {

@@ -67,18 +67,25 @@ type Config struct {
 // checkpoint before a damaged one is still there.
 const History = 2
 
-// markerTTL is how long the server keeps the marker of an expired record.
-const markerTTL = time.Hour
-
 // Create makes the pool's bucket or brings it up to cfg. Safe to repeat.
+//
+// It is a key-value bucket for every client, but made as the stream that it
+// is: the client library ties expiry per key to markers for expired keys, and
+// with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
-	_, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket:         cfg.Pool,
-		Description:    "Tallyman: one record per command",
-		History:        History,
-		Replicas:       max(cfg.Replicas, 1),
-		Storage:        jetstream.FileStorage,
-		LimitMarkerTTL: markerTTL,
+	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name:              "KV_" + cfg.Pool,
+		Description:       "Tallyman: one record per command",
+		Subjects:          []string{"$KV." + cfg.Pool + ".>"},
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(cfg.Replicas, 1),
+		MaxMsgsPerSubject: History,
+		Discard:           jetstream.DiscardNew,
+		Duplicates:        2 * time.Minute,
+		DenyDelete:        true,
+		AllowRollup:       true,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
 	})
 	if err != nil {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, err)

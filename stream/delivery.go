@@ -111,6 +111,11 @@ func (d *Delivery) Nak(delay time.Duration) error {
 }
 
 func (d *Delivery) answer(body []byte) error {
+	// A client that buffers while it is disconnected would send this after it
+	// has reconnected, when the delivery may long be somebody else's.
+	if !d.stream.nc.IsConnected() {
+		return fmt.Errorf("stream: answer delivery of sequence %d: %w", d.Seq, nats.ErrDisconnected)
+	}
 	if err := d.stream.nc.Publish(d.reply, body); err != nil {
 		return fmt.Errorf("stream: answer delivery of sequence %d: %w", d.Seq, err)
 	}

@@ -48,8 +48,10 @@ func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error
 
 func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 	h := make(nats.Header, 5)
-	values := [...]string{env.ID, string(env.Digest), env.ContentType}
-	h[command.HeaderMsgID] = values[0:1:1]
+	values := [...]string{env.ID, string(env.Digest), env.ContentType, string(env.Token)}
+	// Spaces around a header's value get lost on the way, so the id itself would
+	// make one message id of "a" and " a". Its token cannot.
+	h[command.HeaderMsgID] = values[3:4:4]
 	h[command.HeaderID] = values[0:1:1]
 	h[command.HeaderDigest] = values[1:2:2]
 	size := 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128

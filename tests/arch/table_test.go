@@ -21,7 +21,7 @@ type rule struct {
 // are listed may be missing; a package that is not listed is an error.
 var table = map[string]rule{
 	root: {
-		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit"},
+		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline"},
 		why: "users link what the root links: an in-process server, handlers for other languages and command lines are theirs to choose",
 	},
 	"command": {
@@ -64,6 +64,13 @@ var table = map[string]rule{
 	},
 	"embedded": {
 		why: "it is a server and knows nothing of what it stores",
+	},
+	"images/*": {
+		why: "what goes into an image beside the commands stands alone",
+	},
+	"examples/*": {
+		may: []string{root, "embedded", "runner"},
+		why: "an example shows what users can do, and they have no more than this",
 	},
 	"cmd/*":   {may: []string{"*", "cmd/*"}, why: "they wire everything"},
 	"tests/*": {may: []string{"*"}, why: "a binary is tested by running it"},

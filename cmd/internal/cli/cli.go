@@ -1,0 +1,186 @@
+// Package cli is what the three commands share: common flags, the connection,
+// output conventions and exit codes. Data goes to stdout, logs to stderr.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+	"github.com/tallyman-go/tallyman"
+)
+
+// Exit codes, the same for every command.
+const (
+	ExitDone       = 0
+	ExitFailed     = 1
+	ExitUsage      = 2
+	ExitConflict   = 3
+	ExitParked     = 4
+	ExitTimeout    = 5
+	ExitUnbalanced = 6
+)
+
+// ErrUnbalanced ends a command with exit code 6.
+var ErrUnbalanced = errors.New("the books do not balance")
+
+// ErrUsage ends a command with exit code 2: the request was wrong, and asking
+// again would not help.
+var ErrUsage = errors.New("wrong usage")
+
+// Common holds the flags that every command has.
+type Common struct {
+	Pool      string `help:"Name of the pool." env:"TALLYMAN_POOL" default:"main" placeholder:"NAME"`
+	Server    string `help:"URLs of the NATS servers, comma-separated." env:"NATS_URL" placeholder:"URL"`
+	Context   string `help:"Name of a nats CLI context to connect with." env:"NATS_CONTEXT" placeholder:"NAME"`
+	Creds     string `help:"File with user credentials." env:"NATS_CREDS" placeholder:"FILE"`
+	Nkey      string `help:"File with an nkey seed." env:"NATS_NKEY" placeholder:"FILE"`
+	TLSCA     string `name:"tls-ca" help:"File with the certificates of authorities to trust." env:"NATS_CA" placeholder:"FILE"`
+	TLSCert   string `name:"tls-cert" help:"File with the client certificate." env:"NATS_CERT" placeholder:"FILE"`
+	TLSKey    string `name:"tls-key" help:"File with the client key." env:"NATS_KEY" placeholder:"FILE"`
+	LogFormat string `help:"Format of the logs on stderr." enum:"text,json" default:"text"`
+	LogLevel  string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info"`
+}
+
+// Logger returns the logger that the flags ask for. It writes to stderr.
+func (c *Common) Logger() *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // the parser admits valid levels alone
+	options := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
+}
+
+// Configured reports whether a server was named in any way.
+func (c *Common) Configured() bool { return c.Server != "" || c.Context != "" }
+
+// Connect connects as the flags say, under a name that the server shows.
+func (c *Common) Connect(name string) (*nats.Conn, error) {
+	options := []nats.Option{nats.Name(name)}
+	if c.Context != "" {
+		nc, _, err := natscontext.Connect(c.Context, append(options, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))...)
+		if err != nil {
+			return nil, fmt.Errorf("connect with context %q: %w", c.Context, err)
+		}
+		return nc, nil
+	}
+	url := c.Server
+	if url == "" {
+		url = nats.DefaultURL
+	}
+	if c.Creds != "" {
+		options = append(options, nats.UserCredentials(c.Creds))
+	}
+	if c.Nkey != "" {
+		o, err := nats.NkeyOptionFromSeed(c.Nkey)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --nkey %s: %w", ErrUsage, c.Nkey, err)
+		}
+		options = append(options, o)
+	}
+	if c.TLSCA != "" {
+		options = append(options, nats.RootCAs(c.TLSCA))
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return nil, fmt.Errorf("%w: --tls-cert and --tls-key go together", ErrUsage)
+	}
+	if c.TLSCert != "" {
+		options = append(options, nats.ClientCert(c.TLSCert, c.TLSKey))
+	}
+	nc, err := tallyman.Connect(url, options...)
+	if err != nil {
+		return nil, fmt.Errorf("%w; is a server running there? name another with --server or NATS_URL", err)
+	}
+	return nc, nil
+}
+
+// OpenPool connects and opens the pool. Close both when done.
+func (c *Common) OpenPool(ctx context.Context, name string) (*nats.Conn, *tallyman.Pool, error) {
+	nc, err := c.Connect(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := tallyman.Open(ctx, nc, c.Pool)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return nc, p, nil
+}
+
+// Command is one subcommand: kong calls Run with what Main binds.
+type Command interface {
+	Run(ctx context.Context, common *Common, out *Out) error
+}
+
+// Out is where data goes.
+type Out struct {
+	io.Writer
+}
+
+// JSON prints one JSON object or line.
+func (o *Out) JSON(v any) error {
+	enc := json.NewEncoder(o.Writer)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Main parses args against grammar, a struct of kong that embeds Common, and
+// runs the command that they name. Its context ends with the first SIGINT or
+// SIGTERM. It returns the exit code.
+func Main(name, description string, grammar any, common *Common, args []string) int {
+	parser, err := kong.New(grammar,
+		kong.Name(name), kong.Description(description), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.Vars{"version": Version()},
+	)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		return ExitUsage
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v (see %s --help)\n", name, err, name)
+		return ExitUsage
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	parsed.Bind(common, &Out{os.Stdout})
+	if err := parsed.Run(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(err.Error(), "tallyman: "))
+		return Code(err)
+	}
+	return ExitDone
+}
+
+// Code returns the exit code that an error stands for.
+func Code(err error) int {
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.Is(err, ErrUnbalanced):
+		return ExitUnbalanced
+	case errors.Is(err, ErrUsage), errors.Is(err, tallyman.ErrInvalidID), errors.Is(err, tallyman.ErrInvalidName):
+		return ExitUsage
+	case errors.Is(err, tallyman.ErrConflict):
+		return ExitConflict
+	case errors.Is(err, tallyman.ErrParked):
+		return ExitParked
+	case errors.Is(err, context.DeadlineExceeded):
+		return ExitTimeout
+	}
+	return ExitFailed
+}

@@ -1,0 +1,90 @@
+package tallyman_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+)
+
+// newPool starts a server with a pool of its own.
+func newPool(t testing.TB, settings tallyman.Settings) *tallyman.Pool {
+	t.Helper()
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	nc, err := tallyman.Connect(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// work runs a worker until the test ends.
+func work(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) *tallyman.Worker {
+	t.Helper()
+	w, err := p.NewWorker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+	})
+	return w
+}
+
+func TestPool_FromSubmissionToReceipt(t *testing.T) {
+	p := newPool(t, tallyman.Settings{Lease: 2 * time.Second})
+	var ran atomic.Int64
+	mux := &tallyman.Mux{}
+	mux.Handle("echo", tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		ran.Add(1)
+		return tallyman.Result{Body: c.Payload()}, nil
+	}))
+	work(t, p, tallyman.WorkerConfig{Mux: mux})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	const n = 1000
+	for i := range n {
+		id := fmt.Sprintf("c-%d", i)
+		sub, err := p.Submit(ctx, tallyman.Command{ID: id, Kind: "echo", Payload: []byte(id)})
+		if err != nil || sub.Absorbed {
+			t.Fatalf("submit %s: %+v, %v", id, sub, err)
+		}
+	}
+	for i := range n {
+		id := fmt.Sprintf("c-%d", i)
+		r, err := p.Wait(ctx, id)
+		if err != nil || string(r.Result) != id {
+			t.Fatalf("wait %s: %+v, %v", id, r, err)
+		}
+	}
+	if got := ran.Load(); got != n {
+		t.Errorf("handler ran %d times, want %d", got, n)
+	}
+	sub, err := p.Submit(ctx, tallyman.Command{ID: "c-1", Kind: "echo", Payload: []byte("c-1")})
+	if err != nil || !sub.Absorbed || sub.State != tallyman.Completed {
+		t.Errorf("resubmit: %+v, %v; want absorbed, completed", sub, err)
+	}
+}
