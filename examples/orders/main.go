@@ -83,6 +83,7 @@ func run() error {
 		return err
 	}
 	working, stop := context.WithCancel(ctx)
+	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- worker.Run(working) }()
 
