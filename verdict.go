@@ -43,6 +43,10 @@ type Verdict struct {
 	Fixed  bool           // the handler chose Delay; otherwise the pool's backoff rules
 }
 
+// VerdictOf tells what a worker makes of a handler's error while the handler's
+// context is alive. It is for testing handlers.
+func VerdictOf(err error) Verdict { return judge(err, nil) }
+
 // judge turns what a handler returned, and the cause for which its context
 // ended (nil while it is alive), into a verdict. It is total: every pair has
 // an answer. The cause outranks the error, because a handler whose context

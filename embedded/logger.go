@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -32,7 +31,7 @@ func (l *logger) Tracef(string, ...any)           {}
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	if l.fatal == nil {
-		l.fatal = errors.New(fmt.Sprintf(format, v...))
+		l.fatal = fmt.Errorf(format, v...)
 	}
 	l.mu.Unlock()
 	l.log(slog.LevelError, format, v)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The verdicts that an error can carry. The root package keeps the type to
-// itself, so it is read by reflection; a change of its shape panics here.
+// verdictOf spells the verdict that an error carries.
 func verdictOf(err error) string {
 	if err == nil {
 		return "complete"
@@ -49,28 +47,11 @@ func verdictOf(err error) string {
 }
 
 func findVerdict(err error) *tallyman.Verdict {
-	if t := reflect.TypeOf(err); t.String() == "*tallyman.verdictError" {
-		v := reflect.ValueOf(err).Elem().FieldByName("verdict")
-		out := tallyman.Verdict{
-			Action: tallyman.Action(v.FieldByName("Action").Int()),
-			Delay:  time.Duration(v.FieldByName("Delay").Int()),
-		}
-		reflect.ValueOf(&out.Reason).Elem().SetString(v.FieldByName("Reason").String())
-		return &out
+	v := tallyman.VerdictOf(err)
+	if v.Action == tallyman.ActRetry && !v.Fixed || v.Action == tallyman.ActAbandon {
+		return nil // it carries none; what a stop means is for its cause to say
 	}
-	switch e := err.(type) {
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil {
-			return findVerdict(inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if v := findVerdict(inner); v != nil {
-				return v
-			}
-		}
-	}
-	return nil
+	return &v
 }
 
 func claimOf(cfg tallyman.DetachedConfig) *tallyman.Claim {
