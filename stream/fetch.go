@@ -107,6 +107,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		timer.Reset(f.nextLook())
 		select {
 		case <-ctx.Done():
+			f.windDown()
 			return nil
 		case m := <-f.messages:
 			f.receive(m)
@@ -117,8 +118,34 @@ func (f *Fetcher) Run(ctx context.Context) error {
 			if !ok || status == nats.CLOSED {
 				return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, nats.ErrConnectionClosed)
 			}
+			if status == nats.CONNECTED {
+				f.pause, f.resumeAt = 0, time.Time{}
+				continue
+			}
 			// What was asked for over the old connection may or may not come.
 			f.forget()
+		}
+	}
+}
+
+// windDown takes the server's interest in open pulls away, and hands over what
+// it had sent before it knew: whoever takes it can give it back at once, where
+// otherwise it would wait out its lease and look like an attempt.
+func (f *Fetcher) windDown() {
+	for _, p := range f.pulls {
+		if err := p.sub.Drain(); err != nil {
+			return // the connection is gone
+		}
+	}
+	if err := f.stream.nc.FlushTimeout(time.Second); err != nil {
+		return
+	}
+	for {
+		select {
+		case m := <-f.messages:
+			f.receive(m)
+		default:
+			return
 		}
 	}
 }
