@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -344,11 +345,15 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 }
 
 // sameWrite reports whether a stored record is the one that this worker wanted
-// to write. The owner's name is unique to a worker, so two of its fields more
-// tell its writes apart.
+// to write. The owner's name is unique to a worker; the attempt and the
+// sequences tell its runs apart, of which two may hold copies of one command;
+// the revision tells the write from what it was to replace, which may be a
+// claim or progress of the same run that looks just like it.
 func sameWrite(stored, wanted *kvstate.Record) bool {
-	return stored != nil && stored.Owner == wanted.Owner && stored.State == wanted.State &&
-		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset
+	return stored != nil && stored.Revision != wanted.Revision &&
+		stored.Owner == wanted.Owner && stored.State == wanted.State &&
+		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset &&
+		slices.Equal(stored.Seqs, wanted.Seqs)
 }
 
 // tooLarge deals with a record that the server would not store. A result that
