@@ -89,7 +89,8 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 	if err := env.Command.Validate(); err != nil {
 		return env, fmt.Errorf("%w: %w", command.ErrMalformed, err)
 	}
-	if claimed := first(header, command.HeaderID); claimed != "" && claimed != strings.TrimSpace(id) {
+	if claimed := first(header, command.HeaderID); claimed != "" && strings.Trim(claimed, " ") != strings.Trim(id, " ") {
+		// Headers lose spaces at their ends on the way, but no other character.
 		return env, fmt.Errorf("%w: header %s says %q, the subject says %q", command.ErrMalformed, command.HeaderID, claimed, id)
 	}
 	if claimed := first(header, command.HeaderDigest); claimed != "" && claimed != string(env.Digest) {

@@ -215,8 +215,12 @@ const headerRoom = 1024
 func (s *Store) Limit() int { return int(s.nc.MaxPayload()) - headerRoom }
 
 func (s *Store) send(m *message, done func(uint64, error)) error {
-	if len(m.msg.Data) > s.Limit() {
-		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), s.Limit())
+	limit := s.Limit()
+	if len(m.msg.Header) == 0 {
+		limit = int(s.nc.MaxPayload()) // so that whatever came in one message can be put into one
+	}
+	if len(m.msg.Data) > limit {
+		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), limit)
 	}
 	subject := m.msg.Subject
 	err := s.pipe.Send(&m.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) {

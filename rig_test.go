@@ -1,0 +1,238 @@
+package tallyman_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// brisk are settings under which failures take milliseconds.
+var brisk = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second}
+
+// rig is a server with a pool, and a connection beside the pool's.
+type rig struct {
+	*tallyman.Pool
+	server *embedded.Server
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	ctx    context.Context
+}
+
+// newRig starts a server with a pool. Its context bounds the whole test.
+func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
+	t.Helper()
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	t.Cleanup(cancel)
+	r := &rig{server: s, nc: connect(t, s.URL()), ctx: ctx}
+	if r.js, err = jetstream.New(r.nc); err != nil {
+		t.Fatal(err)
+	}
+	if err := tallyman.Create(ctx, r.nc, "main", settings, topology); err != nil {
+		t.Fatal(err)
+	}
+	r.Pool = open(t, connect(t, s.URL()))
+	return r
+}
+
+func connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	// What the server says out of turn is not for the terminal.
+	options = append([]nats.Option{nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}, options...)
+	nc, err := tallyman.Connect(url, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func open(t testing.TB, nc *nats.Conn) *tallyman.Pool {
+	t.Helper()
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() }) // returns nil
+	return p
+}
+
+// submit submits a command that is to be accepted.
+func (r *rig) submit(t testing.TB, c tallyman.Command) tallyman.Submission {
+	t.Helper()
+	sub, err := r.Submit(r.ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// entry reads what the bucket holds.
+func (r *rig) entry(t testing.TB, key command.Token) kvstate.Entry {
+	t.Helper()
+	e, err := r.Records().Read(r.ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// record polls for the record of an id until it satisfies ok.
+func (r *rig) record(t testing.TB, id string, ok func(*kvstate.Record) bool) *kvstate.Record {
+	t.Helper()
+	token, err := dedupe.Token(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.recordAt(t, token, ok)
+}
+
+func (r *rig) recordAt(t testing.TB, key command.Token, ok func(*kvstate.Record) bool) *kvstate.Record {
+	t.Helper()
+	var e kvstate.Entry
+	eventually(t, r.ctx, "the record at "+string(key), func() bool {
+		e = r.entry(t, key)
+		return e.Record != nil && ok(e.Record)
+	})
+	return e.Record
+}
+
+func parked(r *kvstate.Record) bool { return r.State == kvstate.Parked }
+
+// emptied waits until nothing is left in the command stream.
+func (r *rig) emptied(t testing.TB) {
+	t.Helper()
+	eventually(t, r.ctx, "an empty command stream", func() bool {
+		st, err := r.Commands().State(r.ctx)
+		return err == nil && st.Messages == 0
+	})
+}
+
+// publish sends a command as any NATS client would, and returns its sequence.
+func (r *rig) publish(t testing.TB, subject, payload string, header ...string) uint64 {
+	t.Helper()
+	m := nats.NewMsg(subject)
+	m.Data = []byte(payload)
+	for i := 0; i < len(header); i += 2 {
+		m.Header.Set(header[i], header[i+1])
+	}
+	ack, err := r.js.PublishMsg(r.ctx, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// eventually polls until ok, and fails the test if ctx ends before.
+func eventually(t testing.TB, ctx context.Context, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// handle is a Mux with one handler.
+func handle(kind string, h tallyman.HandlerFunc) *tallyman.Mux {
+	return route(tallyman.Route{Kind: kind, Handler: h})
+}
+
+func route(routes ...tallyman.Route) *tallyman.Mux {
+	mux := &tallyman.Mux{}
+	for _, r := range routes {
+		if err := mux.Route(r); err != nil {
+			panic(err)
+		}
+	}
+	return mux
+}
+
+// echo completes with the payload as its result.
+func echo(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+	return tallyman.Result{Body: c.Payload()}, nil
+}
+
+// silent is where the logs of workers go whose trouble is intended.
+var silent = slog.New(slog.DiscardHandler)
+
+// journal gathers events.
+type journal struct {
+	mu     sync.Mutex
+	events []tallyman.Event
+}
+
+func (j *journal) observe(e tallyman.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events = append(j.events, e)
+}
+
+// count returns how many events of a type there were for an id; "" means any.
+func (j *journal) count(typ tallyman.EventType, id string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := 0
+	for _, e := range j.events {
+		if e.Type == typ && (id == "" || e.ID == id) {
+			n++
+		}
+	}
+	return n
+}
+
+// start runs a worker until stop is called, which returns once it has ended.
+func start(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) (w *tallyman.Worker, stop func()) {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = silent
+	}
+	w, err := p.NewWorker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return w, stop
+}
+
+// writeFile puts text into a file of the test's own.
+func writeFile(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
