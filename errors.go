@@ -35,6 +35,9 @@ var (
 	ErrSettings = errors.New("settings disagree")
 	// ErrDenied means that the server refused a subject to this user.
 	ErrDenied = errors.New("permission denied")
+	// ErrUnavailable means that the servers have no JetStream to offer just
+	// now: it is off, starting, or without a leader. Nothing was done.
+	ErrUnavailable = errors.New("JetStream is not available")
 	// ErrNotFound means that a command id is unknown to the pool.
 	ErrNotFound = errors.New("not found")
 	// ErrParked means that the command waits for a human.

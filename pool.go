@@ -53,12 +53,14 @@ type Pool struct {
 
 // Topology says how a pool's assets are laid out.
 type Topology struct {
-	// Replicas of stream and bucket, 1 to 5. Default 1. With 3, an
-	// acknowledged write survives the loss of a server.
+	// Replicas of stream and bucket, 1 to 5. 0 leaves a pool that exists as it
+	// is, and makes a new one with 1. With 3, an acknowledged write survives
+	// the loss of a server.
 	Replicas int
 	// Queues to create beside those that exist. Default "default".
 	Queues []string
-	// MaxBytes and MaxCommands bound the command stream; 0 means no bound. A
+	// MaxBytes and MaxCommands bound the command stream. 0 leaves the bounds of
+	// a pool that exists, and gives a new one none; below 0 means no bound. A
 	// full pool refuses new commands with ErrPoolFull; it never drops old ones.
 	MaxBytes    int64
 	MaxCommands int64
@@ -68,7 +70,8 @@ type Topology struct {
 }
 
 // Create makes the pool's stream, bucket and consumers, and stores its
-// settings. It is the operator's act and needs the right to create assets;
+// settings. While the cluster has no leader yet it fails with ErrUnavailable or
+// a timeout, and may be repeated. It is the operator's act and needs the right to create assets;
 // workers and producers get by without. It is safe to repeat: zero fields of
 // settings leave those of an existing pool as they are, and fields that differ
 // are refused with ErrSettings unless topology.Change is set.
@@ -284,6 +287,7 @@ func translate(err error) error {
 		{kvstate.ErrNoBucket, ErrNoPool},
 		{stream.ErrNoQueue, ErrNoQueue},
 		{pipeline.ErrDenied, ErrDenied},
+		{pipeline.ErrNoResponders, ErrUnavailable},
 	} {
 		if errors.Is(err, t.from) && !errors.Is(err, t.to) {
 			return fmt.Errorf("%w: %w", t.to, err)

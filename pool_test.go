@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 // newPool starts a server with a pool of its own.
@@ -87,4 +89,43 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 	if err != nil || !sub.Absorbed || sub.State != tallyman.Completed {
 		t.Errorf("resubmit: %+v, %v; want absorbed, completed", sub, err)
 	}
+}
+
+func TestCreate(t *testing.T) {
+	t.Run("repeated without bounds, it leaves those of the pool", func(t *testing.T) {
+		s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		nc, err := tallyman.Connect(s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			topology        tallyman.Topology
+			bytes, commands int64
+		}{
+			{tallyman.Topology{MaxBytes: 1 << 20, MaxCommands: 100}, 1 << 20, 100},
+			{tallyman.Topology{}, 1 << 20, 100},
+			{tallyman.Topology{MaxBytes: -1, MaxCommands: 50}, -1, 50},
+		} {
+			if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, c.topology); err != nil {
+				t.Fatal(err)
+			}
+			str, err := js.Stream(t.Context(), stream.Name("main"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := str.CachedInfo().Config
+			if got.MaxBytes != c.bytes || got.MaxMsgs != c.commands || got.Replicas != 1 {
+				t.Errorf("after %+v: got %d bytes, %d commands, %d replicas; want %d, %d, 1", c.topology, got.MaxBytes, got.MaxMsgs, got.Replicas, c.bytes, c.commands)
+			}
+		}
+	})
 }

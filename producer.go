@@ -166,9 +166,10 @@ func (p *Producer) SubmitMany(ctx context.Context, commands iter.Seq[Command], r
 		report(i, s, err)
 	}
 	defer pending.Wait()
-	i := -1
+	next := 0
 	for c := range commands {
-		i++
+		i := next // of this command: its callback may come when the loop is further on
+		next++
 		if ctx.Err() != nil {
 			return fmt.Errorf("tallyman: submit many: %w", context.Cause(ctx))
 		}

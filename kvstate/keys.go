@@ -12,6 +12,8 @@ import (
 const (
 	// KeySettings holds the pool's settings as JSON.
 	KeySettings command.Token = "_pool"
+	// KeyAudit holds up to where the books are closed, as JSON.
+	KeyAudit command.Token = "_audit"
 
 	absorbedPrefix  = "_absorbed/"
 	malformedPrefix = "_malformed/"

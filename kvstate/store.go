@@ -30,6 +30,8 @@ var (
 	ErrNoBucket = errors.New("no such bucket")
 	// ErrDenied means that the server refused a subject to this user.
 	ErrDenied = pipeline.ErrDenied
+	// ErrUnavailable means that the server has no JetStream to offer just now; nothing was done.
+	ErrUnavailable = pipeline.ErrNoResponders
 )
 
 // Entry is what the bucket holds under a key at one revision.
@@ -58,8 +60,9 @@ type Store struct {
 
 // Config of a pool's bucket.
 type Config struct {
-	Pool      string
-	Replicas  int           // 1 to 5; default 1
+	Pool string
+	// Replicas, 1 to 5. 0 leaves those of a bucket that exists; a new one gets 1.
+	Replicas  int
 	Retention time.Duration // of final records; default 7 days
 }
 
@@ -73,12 +76,21 @@ const History = 2
 // is: the client library ties expiry per key to markers for expired keys, and
 // with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
+	name, replicas := "KV_"+cfg.Pool, cfg.Replicas
+	if replicas == 0 {
+		switch str, err := js.Stream(ctx, name); {
+		case err == nil:
+			replicas = str.CachedInfo().Config.Replicas
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
+		}
+	}
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name:              "KV_" + cfg.Pool,
+		Name:              name,
 		Description:       "Tallyman: one record per command",
 		Subjects:          []string{"$KV." + cfg.Pool + ".>"},
 		Storage:           jetstream.FileStorage,
-		Replicas:          max(cfg.Replicas, 1),
+		Replicas:          max(replicas, 1),
 		MaxMsgsPerSubject: History,
 		Discard:           jetstream.DiscardNew,
 		Duplicates:        2 * time.Minute,
@@ -88,7 +100,7 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		AllowMsgTTL:       true,
 	})
 	if err != nil {
-		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, err)
+		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
 	}
 	return nil
 }
@@ -100,7 +112,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 		return nil, fmt.Errorf("kvstate: open bucket %q: %w", cfg.Pool, ErrNoBucket)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kvstate: open bucket %q: %w", cfg.Pool, err)
+		return nil, fmt.Errorf("kvstate: open bucket %q: %w", cfg.Pool, pipeline.Away(err))
 	}
 	return &Store{
 		nc: nc, js: js, pipe: pipe,

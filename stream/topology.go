@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,13 +43,15 @@ var (
 
 // Config of a pool's command stream.
 type Config struct {
-	Pool     string
-	Replicas int      // 1 to 5; default 1
+	Pool string
+	// Replicas, 1 to 5. 0 leaves those of a stream that exists; a new one gets 1.
+	Replicas int
 	Queues   []string // consumers to create; default "default"
 	// Lease is the ack wait of every consumer: how long a worker that fell
 	// silent keeps its deliveries. Default 30 s.
 	Lease time.Duration
-	// MaxBytes and MaxMsgs limit the stream; 0 means no limit. A publish
+	// MaxBytes and MaxMsgs limit the stream. 0 leaves the limits of a stream
+	// that exists; a new one gets none. Below 0 means no limit. A publish
 	// beyond them is refused, never makes room by dropping an older command.
 	MaxBytes int64
 	MaxMsgs  int64
@@ -68,11 +71,9 @@ func (s *Stream) Subject(queue, kind string, token command.Token) string {
 // Create makes the stream and its consumers or brings them up to cfg. It never
 // removes a queue. Safe to repeat.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
-	limit := func(n int64) int64 {
-		if n <= 0 {
-			return -1
-		}
-		return n
+	have, err := existing(ctx, js, Name(cfg.Pool))
+	if err != nil {
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
 	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:                 Name(cfg.Pool),
@@ -80,17 +81,17 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		Subjects:             []string{subjectPrefix(cfg.Pool) + "*.*.*"},
 		Retention:            jetstream.WorkQueuePolicy,
 		Storage:              jetstream.FileStorage,
-		Replicas:             max(cfg.Replicas, 1),
+		Replicas:             cmp.Or(cfg.Replicas, have.Replicas, 1),
 		Duplicates:           DuplicateWindow,
 		MaxMsgsPerSubject:    1,
 		Discard:              jetstream.DiscardNew,
 		DiscardNewPerSubject: true,
-		MaxBytes:             limit(cfg.MaxBytes),
-		MaxMsgs:              limit(cfg.MaxMsgs),
+		MaxBytes:             cmp.Or(max(cfg.MaxBytes, -1), have.MaxBytes, -1),
+		MaxMsgs:              cmp.Or(max(cfg.MaxMsgs, -1), have.MaxMsgs, -1),
 		AllowDirect:          true,
 	})
 	if err != nil {
-		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), pipeline.Away(err))
 	}
 	queues := cfg.Queues
 	if len(queues) == 0 {
@@ -109,10 +110,22 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 			MaxDeliver:    -1, // attempts are bounded by the worker: past this limit a message would stay, invisible
 			MaxAckPending: -1, // commands that wait for their retry count against it
 		}); err != nil {
-			return fmt.Errorf("stream: create queue %q: %w", q, err)
+			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
 	}
 	return nil
+}
+
+// existing returns the configuration of a stream, or an empty one if there is none.
+func existing(ctx context.Context, js jetstream.JetStream, name string) (jetstream.StreamConfig, error) {
+	str, err := js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return jetstream.StreamConfig{}, nil
+	case err != nil:
+		return jetstream.StreamConfig{}, pipeline.Away(err)
+	}
+	return str.CachedInfo().Config, nil
 }
 
 // Stream is a pool's command stream. It is safe for concurrent use.
@@ -131,7 +144,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = ErrNoStream
 		}
-		return nil, fmt.Errorf("stream: open %q: %w", s.name, err)
+		return nil, fmt.Errorf("stream: open %q: %w", s.name, pipeline.Away(err))
 	}
 	return s, nil
 }
@@ -189,6 +202,7 @@ func queueOf(info *jetstream.ConsumerInfo) Queue {
 
 // State is what the stream holds.
 type State struct {
+	Replicas int
 	Messages uint64
 	Bytes    uint64
 	FirstSeq uint64
@@ -201,8 +215,9 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("stream: state: %w", err)
 	}
-	st := str.CachedInfo().State
-	return State{Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
+	info := str.CachedInfo()
+	st := info.State
+	return State{Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
 }
 
 // CountByQueue counts the stored commands by queue.

@@ -1,0 +1,354 @@
+package audit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scene is a server with a pool, and the raw access of someone who tampers.
+type scene struct {
+	*tallyman.Pool
+	js jetstream.JetStream
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	nc, err := tallyman.Connect(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		closed := nc.StatusChanged(nats.CLOSED)
+		nc.Close()
+		<-closed
+	})
+	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &scene{p, js}
+}
+
+func (s *scene) submit(t *testing.T, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		if _, err := s.Submit(t.Context(), tallyman.Command{ID: fmt.Sprintf("c-%d", i), Kind: "echo"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// work runs a worker until every command up to number n has its outcome and the stream is empty.
+func (s *scene) work(t *testing.T, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	life, stop := context.WithCancel(ctx)
+	w, err := s.NewWorker(tallyman.WorkerConfig{Mux: echo()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.Run(life) }()
+	for i := 1; i <= n; i++ {
+		if _, err := s.Wait(ctx, fmt.Sprintf("c-%d", i)); err != nil && !errors.Is(err, tallyman.ErrParked) {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func echo() *tallyman.Mux {
+	mux := &tallyman.Mux{}
+	mux.Handle("echo", tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		if c.ID() == "c-2" {
+			return tallyman.Result{}, tallyman.Reject(errors.New("never"))
+		}
+		return tallyman.Result{Body: c.Payload()}, nil
+	}))
+	return mux
+}
+
+func (s *scene) audit(t *testing.T, opts audit.Options) audit.Report {
+	t.Helper()
+	r, err := audit.Run(t.Context(), s.Commands(), s.Records(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (s *scene) commands(t *testing.T) jetstream.Stream {
+	t.Helper()
+	str, err := s.js.Stream(t.Context(), stream.Name("main"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return str
+}
+
+// remove takes a record out of the bucket, as an operator with the nats CLI might.
+func (s *scene) remove(t *testing.T, key string) {
+	t.Helper()
+	kv, err := s.js.KeyValue(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Purge(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *scene) write(t *testing.T, r *kvstate.Record) {
+	t.Helper()
+	if _, err := s.Records().WriteWait(t.Context(), command.Token(r.ID), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRun_Balanced(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	if got := s.audit(t, audit.Options{}); !got.Balanced || got.LastSeq != 0 {
+		t.Errorf("of an empty pool: got %+v, want balanced", got)
+	}
+	s.submit(t, 1, 10)
+	s.work(t, 10)
+	s.submit(t, 11, 15)
+	got := s.audit(t, audit.Options{})
+	if !got.Balanced || got.LastSeq != 15 || got.Completed != 9 || got.Parked != 1 || got.Pending != 5 {
+		t.Errorf("got %+v, want 9 completed, 1 parked, 5 pending of 15, balanced", got)
+	}
+	if want := "the books balance: all 15 sequences are accounted for"; got.Summary() != want {
+		t.Errorf("got summary %q, want %q", got.Summary(), want)
+	}
+}
+
+func TestRun_WhileWorkersRun(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const n = 3000
+	life, stop := context.WithCancel(t.Context())
+	w, err := s.NewWorker(tallyman.WorkerConfig{Mux: echo()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 2)
+	go func() { done <- w.Run(life) }()
+	submitted := make(chan struct{})
+	go func() {
+		defer close(submitted)
+		p := s.NewProducer(tallyman.ProducerConfig{})
+		done <- p.SubmitMany(t.Context(), func(yield func(tallyman.Command) bool) {
+			for i := 1; i <= n; i++ {
+				if !yield(tallyman.Command{ID: fmt.Sprintf("c-%d", i), Kind: "echo"}) {
+					return
+				}
+			}
+		}, func(_ int, _ tallyman.Submission, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		_ = p.Close(t.Context())
+	}()
+	for audits := 0; ; audits++ {
+		if got := s.audit(t, audit.Options{}); !got.Balanced {
+			t.Errorf("audit %d under load: %s: %+v", audits, got.Summary(), got)
+		}
+		select {
+		case <-submitted:
+			s.waitFor(t, n)
+			stop()
+			for range 2 {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			if got := s.audit(t, audit.Options{}); !got.Balanced || got.Completed+got.Parked != n {
+				t.Errorf("at the end: got %+v, want %d with an outcome", got, n)
+			}
+			return
+		default:
+		}
+	}
+}
+
+func (s *scene) waitFor(t *testing.T, n int) {
+	t.Helper()
+	for i := 1; i <= n; i++ {
+		if _, err := s.Wait(t.Context(), fmt.Sprintf("c-%d", i)); err != nil && !errors.Is(err, tallyman.ErrParked) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRun_Missing(t *testing.T) {
+	t.Parallel()
+	t.Run("a command was removed from the stream by hand", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		s.submit(t, 1, 5)
+		if err := s.commands(t).DeleteMsg(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := s.audit(t, audit.Options{}), []uint64{3}; got.Balanced || !slices.Equal(got.Missing, want) || got.MissingCount != 1 {
+			t.Errorf("got %+v, want sequence 3 missing", got)
+		}
+	})
+	t.Run("the stream was purged", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		s.submit(t, 1, 1100)
+		if err := s.commands(t).Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := s.audit(t, audit.Options{})
+		if got.MissingCount != 1100 || len(got.Missing) != audit.ListLimit || got.Balanced {
+			t.Errorf("got %d missing, %d listed, balanced %v; want 1100, %d, false", got.MissingCount, len(got.Missing), got.Balanced, audit.ListLimit)
+		}
+	})
+	t.Run("a receipt was removed", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		s.submit(t, 1, 4)
+		s.work(t, 4)
+		s.remove(t, "c-4")
+		if got, want := s.audit(t, audit.Options{}), []uint64{4}; got.Balanced || !slices.Equal(got.Missing, want) {
+			t.Errorf("got %+v, want sequence 4 missing", got)
+		}
+	})
+	t.Run("a command in work was removed from the stream", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		s.submit(t, 1, 2)
+		s.write(t, &kvstate.Record{ID: "c-1", Kind: "echo", State: kvstate.Claimed, Seqs: []uint64{1}})
+		s.write(t, &kvstate.Record{ID: "c-2", Kind: "echo", State: kvstate.Claimed, Seqs: []uint64{2}})
+		if err := s.commands(t).DeleteMsg(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		got := s.audit(t, audit.Options{})
+		if got.Balanced || !slices.Equal(got.Stranded, []string{"c-1"}) || !slices.Equal(got.Missing, []uint64{1}) {
+			t.Errorf("got %+v, want c-1 stranded and sequence 1 missing", got)
+		}
+		if want := "the books do not balance: 1 missing, 1 stranded"; got.Summary() != want {
+			t.Errorf("got summary %q, want %q", got.Summary(), want)
+		}
+	})
+	t.Run("a copy under another sequence keeps a record from being stranded", func(t *testing.T) {
+		t.Parallel()
+		s := newScene(t)
+		s.submit(t, 1, 1)
+		if err := s.commands(t).DeleteMsg(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		s.write(t, &kvstate.Record{ID: "c-2", Kind: "echo", Digest: dedupe.Digest("echo", nil), State: kvstate.Requeued, Seqs: []uint64{1}})
+		if _, err := s.js.Publish(t.Context(), s.Commands().Subject("default", "echo", "c-2"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.audit(t, audit.Options{}); !got.Balanced || got.Pending != 1 {
+			t.Errorf("got %+v, want balanced, 1 pending", got)
+		}
+	})
+}
+
+func TestRun_Doubled(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.submit(t, 1, 2)
+	s.write(t, &kvstate.Record{ID: "a", Kind: "echo", State: kvstate.Completed, Seqs: []uint64{1, 2}})
+	s.write(t, &kvstate.Record{ID: "b", Kind: "echo", State: kvstate.Completed, Seqs: []uint64{2}})
+	got := s.audit(t, audit.Options{})
+	if got.Balanced || got.DoubledCount != 1 || got.Doubled[0].Seq != 2 {
+		t.Fatalf("got %+v, want sequence 2 doubled", got)
+	}
+	if ids, want := slices.Sorted(slices.Values(got.Doubled[0].IDs)), []string{"a", "b"}; !slices.Equal(ids, want) {
+		t.Errorf("got ids %v, want %v", ids, want)
+	}
+}
+
+func TestRun_Corrupt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.submit(t, 1, 1)
+	kv, err := s.js.KeyValue(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "c-1", []byte("no record")); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.audit(t, audit.Options{}); got.Balanced || !slices.Equal(got.Corrupt, []string{"c-1"}) || got.Pending != 1 {
+		t.Errorf("got %+v, want c-1 corrupt", got)
+	}
+}
+
+func TestRun_Close(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.submit(t, 1, 5)
+	s.work(t, 5)
+	s.submit(t, 6, 6)
+	if got := s.audit(t, audit.Options{Close: true}); !got.Balanced || got.ClosedThrough != 0 {
+		t.Fatalf("got %+v, want balanced and nothing closed before", got)
+	}
+	s.remove(t, "c-5") // as if its receipt had expired
+	if got := s.audit(t, audit.Options{}); !got.Balanced || got.ClosedThrough != 5 {
+		t.Errorf("got %+v, want balanced, closed through 5", got)
+	}
+	if err := s.commands(t).DeleteMsg(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.audit(t, audit.Options{Close: true}); got.Balanced || !slices.Equal(got.Missing, []uint64{6}) {
+		t.Errorf("got %+v, want sequence 6 missing", got)
+	}
+	if err := s.Records().PutWait(t.Context(), kvstate.KeyAudit, []byte(`{"closed_through":99}`), lastRevision(t, s)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := audit.Run(t.Context(), s.Commands(), s.Records(), audit.Options{}); err == nil || !strings.Contains(err.Error(), "the stream was replaced") {
+		t.Errorf("got %v, want an error that says the stream was replaced", err)
+	}
+}
+
+func lastRevision(t *testing.T, s *scene) uint64 {
+	t.Helper()
+	e, err := s.Records().Read(t.Context(), kvstate.KeyAudit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Revision
+}
