@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/lease"
 )
 
@@ -34,7 +35,8 @@ var (
 	// ErrSettings means that a participant and the pool disagree on a shared setting.
 	ErrSettings = errors.New("settings disagree")
 	// ErrDenied means that the server refused a subject to this user.
-	ErrDenied = errors.New("permission denied")
+	// The error names the subject.
+	ErrDenied = pipeline.ErrDenied
 	// ErrNotFound means that a command id is unknown to the pool.
 	ErrNotFound = errors.New("not found")
 	// ErrParked means that the command waits for a human.
