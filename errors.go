@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/lease"
 )
 
@@ -34,7 +35,8 @@ var (
 	// ErrSettings means that a participant and the pool disagree on a shared setting.
 	ErrSettings = errors.New("settings disagree")
 	// ErrDenied means that the server refused a subject to this user.
-	ErrDenied = errors.New("permission denied")
+	// The error names the subject.
+	ErrDenied = pipeline.ErrDenied
 	// ErrUnavailable means that the servers have no JetStream to offer just
 	// now: it is off, starting, or without a leader. Nothing was done.
 	ErrUnavailable = errors.New("JetStream is not available")

@@ -34,6 +34,8 @@ type Event struct {
 	Err     error
 	Handler time.Duration // how long the handler ran
 	Settle  time.Duration // from the handler's return to the durable record
+	// FollowUps is how many commands were born with the receipt.
+	FollowUps int
 }
 
 // String returns the event's name as it stands in logs and metrics.

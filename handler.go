@@ -117,6 +117,15 @@ func (m *Mux) Kinds() []string {
 	return kinds
 }
 
+// Pattern returns the kind or glob of the route that handles kind, empty if
+// there is none. Unlike kinds, patterns are few: use them to label metrics.
+func (m *Mux) Pattern(kind string) string {
+	if r := m.lookup(kind); r != nil {
+		return r.Kind
+	}
+	return ""
+}
+
 // lookup returns the route of kind, or nil.
 func (m *Mux) lookup(kind string) *Route {
 	if r := m.exact[kind]; r != nil {

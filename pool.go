@@ -200,7 +200,7 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
 	p := &Pool{name: name, nc: nc, pipe: pipe}
-	if err := p.open(ctx, js); err != nil {
+	if err := p.untilDenied(ctx, func(ctx context.Context) error { return p.open(ctx, js) }); err != nil {
 		pipe.Close()
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
@@ -227,6 +227,18 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	}
 	p.records.Keep(p.settings.Retention)
 	return nil
+}
+
+// untilDenied calls f and ends it early once the server denies what it asks for,
+// so that the error names the subject instead of a timeout.
+func (p *Pool) untilDenied(ctx context.Context, f func(context.Context) error) error {
+	ctx, stop := p.pipe.UntilDenied(ctx)
+	defer stop()
+	err := f(ctx)
+	if denied := context.Cause(ctx); err != nil && errors.Is(denied, ErrDenied) {
+		return denied
+	}
+	return err
 }
 
 func withRemedy(err, kind error, remedy string) error {
@@ -286,7 +298,6 @@ func translate(err error) error {
 		{stream.ErrNoStream, ErrNoPool},
 		{kvstate.ErrNoBucket, ErrNoPool},
 		{stream.ErrNoQueue, ErrNoQueue},
-		{pipeline.ErrDenied, ErrDenied},
 		{pipeline.ErrNoResponders, ErrUnavailable},
 	} {
 		if errors.Is(err, t.from) && !errors.Is(err, t.to) {

@@ -55,7 +55,7 @@ func (r *run) complete(result Result, followUps []command.Command, took time.Dur
 	next.Result, next.ContentType, next.FollowUps = result.Body, result.ContentType, followUps
 	next.Error, next.NextAt, next.Checkpoint = "", time.Time{}, nil
 	r.commit(next, func(revision uint64) {
-		r.wrapUp(next, revision, Event{Type: EventCompleted, Handler: took, Settle: time.Since(r.returned)})
+		r.wrapUp(next, revision, Event{Type: EventCompleted, FollowUps: len(followUps), Handler: took, Settle: time.Since(r.returned)})
 	})
 }
 

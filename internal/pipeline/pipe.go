@@ -60,6 +60,7 @@ type Pipe struct {
 	flying int
 	idle   chan struct{} // closed and replaced whenever flying drops to 0
 	closed bool
+	guards map[*context.CancelCauseFunc]struct{} // of contexts made by UntilDenied
 
 	watchers sync.WaitGroup
 	stop     chan struct{}
@@ -312,12 +313,46 @@ func (p *Pipe) watchDenials() {
 	before := p.nc.ErrorHandler()
 	p.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		if subject, ok := deniedPublish(err); ok {
-			p.fail(fmt.Errorf("%w: publish to %q", ErrDenied, subject), func(s *slot) bool { return s.subject == subject })
+			denied := fmt.Errorf("%w: publish to %q", ErrDenied, subject)
+			p.fail(denied, func(s *slot) bool { return s.subject == subject })
+			if strings.HasPrefix(subject, "$JS.") {
+				p.warn(denied)
+			}
 		}
 		if before != nil {
 			before(nc, sub, err)
 		}
 	})
+}
+
+// UntilDenied returns a context that ends, with a cause that wraps ErrDenied and
+// names the subject, once the server denies this connection a request to
+// JetStream. It is for requests that the client library makes, which would only
+// time out. Call the function when done. A denial that belongs to another
+// request of the same connection ends the context too.
+func (p *Pipe) UntilDenied(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.guards == nil {
+		p.guards = make(map[*context.CancelCauseFunc]struct{})
+	}
+	p.guards[&cancel] = struct{}{}
+	return ctx, func() {
+		p.mu.Lock()
+		delete(p.guards, &cancel)
+		p.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// warn ends the contexts made by UntilDenied.
+func (p *Pipe) warn(denied error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for cancel := range p.guards {
+		(*cancel)(denied)
+	}
 }
 
 func deniedPublish(err error) (subject string, ok bool) {

@@ -179,7 +179,7 @@ func Code(err error) int {
 		return ExitConflict
 	case errors.Is(err, tallyman.ErrParked):
 		return ExitParked
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, tallyman.ErrUnconfirmed):
 		return ExitTimeout
 	}
 	return ExitFailed

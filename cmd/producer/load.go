@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/tallyman-go/tallyman"
+)
+
+// row is one line or row of a file, or what is wrong with it.
+type row struct {
+	line    int
+	id      string // empty: to be derived from the payload
+	payload []byte
+	err     error
+}
+
+// source yields the rows of a file. Next returns false at the end; err then
+// says what ended it early.
+type source interface {
+	next() (row, bool)
+	err() error
+}
+
+// loading is one import under way.
+type loading struct {
+	flags    *Import
+	producer *tallyman.Producer
+	stderr   io.Writer
+	limit    int // of a payload, in bytes
+
+	mu      sync.Mutex
+	summary summary
+	fatal   error // why going on is useless
+}
+
+// run submits every row and returns when all outcomes are in. Its error says
+// why it ended before the file did.
+func (l *loading) run(ctx context.Context, in io.Reader) error {
+	src, err := open(in, l.flags.Format, l.flags.IDField, l.limit)
+	if err != nil {
+		return err
+	}
+	// Reading cannot be interrupted, so it happens elsewhere: a reader that
+	// waits for a terminal or pipe must not outlast a signal.
+	rows, gone := make(chan row, 64), make(chan struct{})
+	defer close(gone)
+	go func() {
+		defer close(rows)
+		for r, ok := src.next(); ok; r, ok = src.next() {
+			select {
+			case rows <- r:
+			case <-gone:
+				return
+			}
+		}
+	}()
+	var pending sync.WaitGroup
+	for {
+		select {
+		case <-ctx.Done():
+			pending.Wait()
+			return fmt.Errorf("interrupted; import again to go on, what was accepted is absorbed: %w", context.Cause(ctx))
+		case r, ok := <-rows:
+			if !ok {
+				pending.Wait()
+				return errors.Join(l.stopped(), src.err())
+			}
+			l.submit(ctx, r, &pending)
+		}
+		if l.stopped() != nil {
+			pending.Wait()
+			return l.stopped()
+		}
+	}
+}
+
+func (l *loading) submit(ctx context.Context, r row, pending *sync.WaitGroup) {
+	if r.err != nil {
+		l.report(r.line, tallyman.Submission{}, r.err)
+		return
+	}
+	if r.id == "" {
+		r.id = contentID(r.payload)
+	}
+	c := tallyman.Command{ID: r.id, Kind: l.flags.Kind, Queue: l.flags.Queue, Payload: r.payload}
+	if l.flags.Format != "lines" {
+		c.ContentType = "application/json"
+	}
+	pending.Add(1)
+	err := l.producer.SubmitAsync(ctx, c, func(s tallyman.Submission, err error) {
+		defer pending.Done()
+		l.report(r.line, s, err)
+	})
+	if err != nil {
+		pending.Done()
+		l.report(r.line, tallyman.Submission{}, err)
+	}
+}
+
+// contentID is the id of a command that is named by what it says.
+func contentID(payload []byte) string {
+	sum := sha256.Sum256(payload)
+	return hex.EncodeToString(sum[:16])
+}
+
+// report counts an outcome, and tells of it if it is bad.
+func (l *loading) report(line int, s tallyman.Submission, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.summary.Read++
+	switch {
+	case err == nil && s.Absorbed:
+		l.summary.Absorbed++
+		return
+	case err == nil:
+		l.summary.Accepted++
+		return
+	case errors.Is(err, tallyman.ErrConflict):
+		l.summary.Conflicts++
+	default:
+		l.summary.Failed++
+	}
+	for _, useless := range []error{tallyman.ErrDenied, tallyman.ErrNoPool, tallyman.ErrPoolFull, tallyman.ErrUnconfirmed} {
+		if errors.Is(err, useless) && l.fatal == nil {
+			l.fatal = fmt.Errorf("stopped at line %d; import again to go on, what was accepted is absorbed: %w", line, err)
+		}
+	}
+	fmt.Fprintf(l.stderr, "%s:%d: %v\n", l.flags.File, line, err)
+}
+
+func (l *loading) stopped() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fatal
+}

@@ -1,0 +1,23 @@
+// Producer submits commands to a pool: one, or all of a file.
+package main
+
+import (
+	"os"
+
+	"github.com/alecthomas/kong"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+)
+
+// Flags of the command line.
+type Flags struct {
+	cli.Common `embed:""`
+
+	Submit  Submit           `cmd:"" help:"Submit one command."`
+	Import  Import           `cmd:"" help:"Submit a command for each line or row of a file."`
+	Version kong.VersionFlag `help:"Print the version and exit."`
+}
+
+func main() {
+	var flags Flags
+	os.Exit(cli.Main("producer", "Submit commands to a pool. Submitting the same again is absorbed.", &flags, &flags.Common, os.Args[1:]))
+}
