@@ -99,6 +99,16 @@ func TestPermissions_OfOperations(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	producer := open("producer")
+	parent := tallyman.Command{ID: "p", Kind: "parent"}
+	if _, err := producer.Submit(ctx, parent); err != nil {
+		t.Fatalf("submit as producer: %v", err)
+	}
+	// No worker runs yet, so the producer has to look at the first copy in the stream.
+	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
+		t.Errorf("submit while it is pending: got %+v, %v, want it absorbed", s, err)
+	}
+
 	mux := &tallyman.Mux{}
 	mux.Handle("parent", tallyman.HandlerFunc(func(ctx context.Context, claim *tallyman.Claim) (tallyman.Result, error) {
 		if err := claim.Progress(ctx, uint64(claim.Attempt()), nil); err != nil {
@@ -131,18 +141,13 @@ func TestPermissions_OfOperations(t *testing.T) {
 		}
 	})
 
-	producer := open("producer")
-	parent := tallyman.Command{ID: "p", Kind: "parent"}
-	if _, err := producer.Submit(ctx, parent); err != nil {
-		t.Fatalf("submit as producer: %v", err)
-	}
 	for _, id := range []string{"p", "p/1"} {
 		if r, err := producer.Wait(ctx, id); err != nil || r.State != tallyman.Completed {
 			t.Fatalf("wait for %s as producer: got %+v, %v, want it completed", id, r, err)
 		}
 	}
 	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
-		t.Errorf("submit again: got %+v, %v, want it absorbed", s, err)
+		t.Errorf("submit when it is completed: got %+v, %v, want it absorbed", s, err)
 	}
 	t.Run("a worker can write records and tell that it can", func(t *testing.T) {
 		if err := worker.Ready(ctx); err != nil {
