@@ -1,0 +1,207 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what must happen; denial is how long a request may take that must not.
+const (
+	patience = 30 * time.Second
+	denial   = 2 * time.Second
+)
+
+// block returns what stands between two markers of a document, without its fence.
+func block(t *testing.T, path, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "<!-- "+name+": begin -->\n```")
+	if !ok {
+		t.Fatalf("%s has no block %q", path, name)
+	}
+	_, after, _ = strings.Cut(after, "\n") // the language of the fence
+	inside, _, ok := strings.Cut(after, "```\n<!-- "+name+": end -->")
+	if !ok {
+		t.Fatalf("%s: the block %q does not end", path, name)
+	}
+	return inside
+}
+
+func TestPermissions_OfOperations(t *testing.T) {
+	users := block(t, "../../docs/operations.md", "permissions")
+	const first = "{ user: producer,"
+	if !strings.Contains(users, first) {
+		t.Fatalf("the block has no %q", first)
+	}
+	users = strings.Replace(users, first, "{ user: all, password: change-me }\n"+first, 1) // for the test itself
+	config := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(config, []byte(users), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := embedded.Start(embedded.Config{ConfigFile: config, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+
+	connect := func(user string) *nats.Conn {
+		t.Helper()
+		nc, err := tallyman.Connect(server.URL(), nats.UserInfo(user, "change-me"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	open := func(user string) *tallyman.Pool {
+		t.Helper()
+		p, err := tallyman.Open(ctx, connect(user), "main")
+		if err != nil {
+			t.Fatalf("open as %s: %v", user, err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		return p
+	}
+
+	settings := tallyman.Settings{Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond}
+	if err := tallyman.Create(ctx, connect("operator"), "main", settings, tallyman.Topology{}); err != nil {
+		t.Fatalf("create as operator: %v", err)
+	}
+
+	// The server passes on heartbeats only from those who may send them.
+	beaten := make(chan struct{})
+	var once sync.Once
+	if _, err := connect("all").Subscribe("$JS.ACK.main_commands.>", func(m *nats.Msg) {
+		if string(m.Data) == "+WPI" {
+			once.Do(func() { close(beaten) })
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	producer := open("producer")
+	parent := tallyman.Command{ID: "p", Kind: "parent"}
+	if _, err := producer.Submit(ctx, parent); err != nil {
+		t.Fatalf("submit as producer: %v", err)
+	}
+	// No worker runs yet, so the producer has to look at the first copy in the stream.
+	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
+		t.Errorf("submit while it is pending: got %+v, %v, want it absorbed", s, err)
+	}
+
+	mux := &tallyman.Mux{}
+	mux.Handle("parent", tallyman.HandlerFunc(func(ctx context.Context, claim *tallyman.Claim) (tallyman.Result, error) {
+		if err := claim.Progress(ctx, uint64(claim.Attempt()), nil); err != nil {
+			return tallyman.Result{}, err
+		}
+		if claim.Attempt() == 1 {
+			return tallyman.Result{}, errors.New("once more") // a nak, then a takeover
+		}
+		return tallyman.Result{}, claim.FollowUp(tallyman.Command{Kind: "child"})
+	}))
+	mux.Handle("child", tallyman.HandlerFunc(func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+		select {
+		case <-beaten:
+			return tallyman.Result{}, nil
+		case <-ctx.Done():
+			return tallyman.Result{}, context.Cause(ctx)
+		}
+	}))
+	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(running) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("run as worker: %v", err)
+		}
+	})
+
+	for _, id := range []string{"p", "p/1"} {
+		if r, err := producer.Wait(ctx, id); err != nil || r.State != tallyman.Completed {
+			t.Fatalf("wait for %s as producer: got %+v, %v, want it completed", id, r, err)
+		}
+	}
+	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
+		t.Errorf("submit when it is completed: got %+v, %v, want it absorbed", s, err)
+	}
+	t.Run("a worker can write records and tell that it can", func(t *testing.T) {
+		if err := worker.Ready(ctx); err != nil {
+			t.Errorf("ready: %v", err)
+		}
+	})
+	t.Run("a reader sees queues and every record", func(t *testing.T) {
+		reader := open("reader")
+		if _, err := reader.Find(ctx, "p"); err != nil {
+			t.Errorf("find: %v", err)
+		}
+		if q, err := reader.Commands().Queues(ctx); err != nil || len(q) != 1 {
+			t.Errorf("queues: got %v, %v, want one", q, err)
+		}
+		if _, err := reader.Commands().State(ctx); err != nil {
+			t.Errorf("state: %v", err)
+		}
+		records := 0
+		if err := reader.Records().Scan(ctx, func(e kvstate.Entry) error {
+			if e.Record != nil {
+				records++
+			}
+			return nil
+		}); err != nil || records != 2 {
+			t.Errorf("scan: got %d records, %v, want 2", records, err)
+		}
+	})
+	for _, user := range []string{"producer", "worker", "reader"} {
+		t.Run("a "+user+" creates no pool and changes no settings", func(t *testing.T) {
+			short, cancel := context.WithTimeout(ctx, denial)
+			defer cancel()
+			if err := tallyman.Create(short, connect(user), "other", settings, tallyman.Topology{}); err == nil {
+				t.Error("create: got nil, want an error")
+			}
+			short, cancel = context.WithTimeout(ctx, denial)
+			defer cancel()
+			pool := open(user)
+			e, err := pool.Records().Read(ctx, kvstate.KeySettings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := pool.Records().PutWait(short, kvstate.KeySettings, e.Raw, e.Revision); !errors.Is(err, kvstate.ErrDenied) {
+				t.Errorf("write settings: got %v, want %v", err, kvstate.ErrDenied)
+			}
+		})
+	}
+	t.Run("a producer writes no record and a reader submits nothing", func(t *testing.T) {
+		short, cancel := context.WithTimeout(ctx, denial)
+		defer cancel()
+		if err := producer.Records().PutWait(short, "p", []byte("x"), 0); !errors.Is(err, kvstate.ErrDenied) {
+			t.Errorf("write as producer: got %v, want %v", err, kvstate.ErrDenied)
+		}
+		if _, err := open("reader").Submit(short, tallyman.Command{ID: "r", Kind: "child"}); !errors.Is(err, tallyman.ErrDenied) {
+			t.Errorf("submit as reader: got %v, want %v", err, tallyman.ErrDenied)
+		}
+	})
+}
