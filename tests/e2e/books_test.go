@@ -29,7 +29,7 @@ func (b *books) fault(format string, args ...any) {
 
 // settle waits until every command has left the stream. Acks travel after
 // receipts, so a receipt does not mean that yet.
-func (s *stand) settle(t testing.TB) {
+func (s *stand) settle(t *testing.T) {
 	t.Helper()
 	await(t, "the stream to be empty", func() bool {
 		state, err := s.pool.Commands().State(t.Context())
@@ -38,7 +38,7 @@ func (s *stand) settle(t testing.TB) {
 }
 
 // checkBooks holds the pool to its invariants.
-func checkBooks(t testing.TB, s *stand) {
+func checkBooks(t *testing.T, s *stand) {
 	t.Helper()
 	b := s.readBooks(t)
 	b.cover(t, s.pool)
@@ -50,7 +50,7 @@ func checkBooks(t testing.TB, s *stand) {
 	}
 }
 
-func (s *stand) readBooks(t testing.TB) *books {
+func (s *stand) readBooks(t *testing.T) *books {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -102,7 +102,7 @@ func (b *books) own(seq uint64, id string) {
 }
 
 // cover is I2 and I3: every sequence is in the stream or accounted for, once.
-func (b *books) cover(t testing.TB, pool *tallyman.Pool) {
+func (b *books) cover(t *testing.T, pool *tallyman.Pool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -153,7 +153,7 @@ func (b *books) effects(lines []line, maxAttempts int) {
 				continue
 			}
 			switch {
-			case l.what == "effect" && l.attempt == r.Attempt && strings.HasPrefix(r.Owner, "p"+l.pid+"-"):
+			case l.what == "effect" && l.attempt == r.Attempt && ownedBy(r.Owner, l.pid):
 				mine++
 			case l.what == "begin" && l.attempt > r.Attempt:
 				later++
@@ -174,6 +174,9 @@ func (b *books) effects(lines []line, maxAttempts int) {
 		}
 	}
 }
+
+// ownedBy reports whether a record's owner is the worker with this process id.
+func ownedBy(owner, pid string) bool { return strings.HasPrefix(owner, "p"+pid+"-") }
 
 // followUps is I7.
 func (b *books) followUps() {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -24,7 +25,7 @@ type process struct {
 	ended chan struct{}
 }
 
-func launch(t testing.TB, cmd *exec.Cmd) *process {
+func launch(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -57,7 +58,7 @@ func (p *process) alive() bool {
 	}
 }
 
-func (p *process) signal(t testing.TB, s syscall.Signal) {
+func (p *process) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatalf("signal %v to process %d: %v", s, p.pid, err)
@@ -65,26 +66,33 @@ func (p *process) signal(t testing.TB, s syscall.Signal) {
 }
 
 // freeze stops the process and returns when the kernel says that it stands.
-func (p *process) freeze(t testing.TB) {
+func (p *process) freeze(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
 	await(t, "the process to stand still", func() bool { return p.state(t) == 'T' || !p.alive() })
 }
 
-func (p *process) thaw(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
+func (p *process) thaw(t *testing.T) { t.Helper(); p.signal(t, syscall.SIGCONT) }
 
 // state returns the kernel's letter for the state of the process, T for stopped.
-func (p *process) state(t testing.TB) byte {
+func (p *process) state(t *testing.T) byte {
 	t.Helper()
-	out, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(p.pid)).Output()
-	if err != nil || len(strings.TrimSpace(string(out))) == 0 {
-		return 0
+	pid := strconv.Itoa(p.pid)
+	if stat, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil {
+		// The name before it stands in brackets and may hold anything.
+		if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
+			return stat[i+2]
+		}
 	}
-	return strings.TrimSpace(string(out))[0]
+	out, _ := exec.Command("ps", "-o", "state=", "-p", pid).Output() // fails once it has ended
+	if out = bytes.TrimSpace(out); len(out) > 0 {
+		return out[0]
+	}
+	return 0
 }
 
 // waitEnd waits until the process has ended by itself.
-func (p *process) waitEnd(t testing.TB, why string) *os.ProcessState {
+func (p *process) waitEnd(t *testing.T, why string) *os.ProcessState {
 	t.Helper()
 	select {
 	case <-p.ended:
@@ -100,7 +108,7 @@ func (p *process) wasKilled() bool {
 }
 
 // startServer starts a server process on a store, and returns once it listens.
-func startServer(t testing.TB, dir, listen string) (*process, string) {
+func startServer(t *testing.T, dir, listen string) (*process, string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -125,7 +133,7 @@ func startServer(t testing.TB, dir, listen string) (*process, string) {
 	return p, strings.TrimSpace(line)
 }
 
-func appendTo(t testing.TB, path string) *os.File {
+func appendTo(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -140,7 +148,7 @@ func appendTo(t testing.TB, path string) *os.File {
 const patience = 40 * time.Second
 
 // await polls until cond holds.
-func await(t testing.TB, what string, cond func() bool) {
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(10 * time.Millisecond)

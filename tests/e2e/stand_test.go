@@ -33,7 +33,7 @@ type stand struct {
 // short are the settings of most tests.
 var short = tallyman.Settings{Lease: time.Second, MaxAttempts: 5, BackoffMin: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond}
 
-func newStand(t testing.TB, settings tallyman.Settings) *stand {
+func newStand(t *testing.T, settings tallyman.Settings) *stand {
 	t.Helper()
 	s := &stand{dir: t.TempDir()}
 	if err := os.Mkdir(s.path("gates"), 0o700); err != nil {
@@ -65,7 +65,7 @@ func newStand(t testing.TB, settings tallyman.Settings) *stand {
 }
 
 // show puts what was written down into the log of a failed test.
-func (s *stand) show(t testing.TB) {
+func (s *stand) show(t *testing.T) {
 	for _, name := range []string{"effects", "workers.log", "server.log"} {
 		text, err := os.ReadFile(s.path(name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -82,7 +82,7 @@ func (s *stand) show(t testing.TB) {
 func (s *stand) path(name string) string { return filepath.Join(s.dir, name) }
 
 // restartServer brings a killed server back on its port and store.
-func (s *stand) restartServer(t testing.TB) {
+func (s *stand) restartServer(t *testing.T) {
 	t.Helper()
 	u, err := url.Parse(s.url)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *stand) restartServer(t testing.TB) {
 }
 
 // worker starts a worker process and returns once it works.
-func (s *stand) worker(t testing.TB, env ...string) *process {
+func (s *stand) worker(t *testing.T, env ...string) *process {
 	t.Helper()
 	p := s.workerSoon(t, env...)
 	await(t, "a worker to start", func() bool { return s.has("started", "-", strconv.Itoa(p.pid)) || !p.alive() })
@@ -100,7 +100,7 @@ func (s *stand) worker(t testing.TB, env ...string) *process {
 }
 
 // workerSoon starts a worker process.
-func (s *stand) workerSoon(t testing.TB, env ...string) *process {
+func (s *stand) workerSoon(t *testing.T, env ...string) *process {
 	t.Helper()
 	cmd := exec.Command(workerBinary)
 	cmd.Env = append(os.Environ(), "NATS_URL="+s.url, "TALLYMAN_EFFECTS="+s.path("effects"), "TALLYMAN_GATES="+s.path("gates"))
@@ -115,14 +115,14 @@ func (s *stand) failAt(point, glob string) string {
 }
 
 // open lets handlers through the named gate.
-func (s *stand) open(t testing.TB, gate string) {
+func (s *stand) open(t *testing.T, gate string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.path("gates"), gate), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (s *stand) submit(t testing.TB, kind, id, payload string) tallyman.Submission {
+func (s *stand) submit(t *testing.T, kind, id, payload string) tallyman.Submission {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *stand) submit(t testing.TB, kind, id, payload string) tallyman.Submissi
 }
 
 // receipt waits for the receipt of a command that is to complete.
-func (s *stand) receipt(t testing.TB, id string) tallyman.Receipt {
+func (s *stand) receipt(t *testing.T, id string) tallyman.Receipt {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -156,7 +156,7 @@ type line struct {
 }
 
 // lines returns all that workers wrote, in their order.
-func (s *stand) lines(t testing.TB) []line {
+func (s *stand) lines(t *testing.T) []line {
 	t.Helper()
 	text, err := os.ReadFile(s.path("effects"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -179,7 +179,7 @@ func (s *stand) lines(t testing.TB) []line {
 }
 
 // of returns the lines of one sort about one command.
-func (s *stand) of(t testing.TB, what, id string) []line {
+func (s *stand) of(t *testing.T, what, id string) []line {
 	t.Helper()
 	var some []line
 	for _, l := range s.lines(t) {
@@ -191,7 +191,7 @@ func (s *stand) of(t testing.TB, what, id string) []line {
 }
 
 // event reports whether a worker saw an event of a command.
-func (s *stand) event(t testing.TB, id, name string) bool {
+func (s *stand) event(t *testing.T, id, name string) bool {
 	t.Helper()
 	for _, l := range s.of(t, "event", id) {
 		if l.detail == name {
@@ -212,7 +212,7 @@ func (s *stand) has(what, id, pid string) bool {
 }
 
 // awaitLine waits until a worker has written such a line.
-func (s *stand) awaitLine(t testing.TB, what, id string) {
+func (s *stand) awaitLine(t *testing.T, what, id string) {
 	t.Helper()
 	await(t, what+" of "+id, func() bool { return s.has(what, id, "") })
 }

@@ -24,7 +24,7 @@ type witness struct {
 	revisions map[string][]*kvstate.Record
 }
 
-func watch(t testing.TB, js jetstream.JetStream) *witness {
+func watch(t *testing.T, js jetstream.JetStream) *witness {
 	t.Helper()
 	w := &witness{revisions: map[string][]*kvstate.Record{}}
 	ctx, cancel := context.WithCancel(context.Background())

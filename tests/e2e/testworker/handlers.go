@@ -95,10 +95,10 @@ func (w *world) pass(ctx context.Context, name string) error {
 	}
 }
 
-// zombie is gate without an ear for its context. Past the gate it tries to
-// save progress and says what came of it.
+// zombie is gate without an ear for its context, and with a gate for each
+// attempt. Past it, it tries to save progress and says what came of it.
 func (w *world) zombie(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-	if err := w.pass(context.WithoutCancel(ctx), string(c.Payload())); err != nil {
+	if err := w.pass(context.WithoutCancel(ctx), fmt.Sprintf("%s-%d", c.Payload(), c.Attempt())); err != nil {
 		return tallyman.Result{}, err
 	}
 	switch err := c.Progress(context.WithoutCancel(ctx), 1, nil); {
