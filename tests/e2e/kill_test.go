@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 )
 
 func TestKill(t *testing.T) {
@@ -122,24 +121,4 @@ func TestKill_DuringProgress(t *testing.T) {
 			checkBooks(t, s)
 		})
 	}
-}
-
-func TestKill_ServerWhileCommandsRun(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, short)
-	s.worker(t)
-	s.worker(t)
-	ids := make([]string, 30)
-	for i := range ids {
-		ids[i] = "k-" + strconv.Itoa(i)
-		s.submit(t, "slow", ids[i], (time.Duration(i) * 20 * time.Millisecond).String())
-	}
-	s.awaitLine(t, "effect", ids[5])
-	s.server.kill()
-	s.restartServer(t)
-	for _, id := range ids {
-		s.receipt(t, id)
-	}
-	s.settle(t)
-	checkBooks(t, s)
 }

@@ -28,6 +28,9 @@ type stand struct {
 	js     jetstream.JetStream
 	pool   *tallyman.Pool
 	wit    *witness
+	// amnesia says that the server has lost count of deliveries. Then a command
+	// may come as if for the first time to a worker that is still at it.
+	amnesia bool
 }
 
 // short are the settings of most tests.
@@ -89,6 +92,7 @@ func (s *stand) restartServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.server, _ = startServer(t, s.dir, u.Host)
+	s.amnesia = true
 }
 
 // worker starts a worker process and returns once it works.
@@ -215,4 +219,14 @@ func (s *stand) has(what, id, pid string) bool {
 func (s *stand) awaitLine(t *testing.T, what, id string) {
 	t.Helper()
 	await(t, what+" of "+id, func() bool { return s.has(what, id, "") })
+}
+
+// logged reports whether a worker's log holds the text.
+func (s *stand) logged(t *testing.T, text string) bool {
+	t.Helper()
+	log, err := os.ReadFile(s.path("workers.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(log), text)
 }
