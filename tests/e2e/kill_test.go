@@ -1,0 +1,124 @@
+//go:build unix
+
+package e2e
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		point   string
+		effects int // how often the effect happens
+		attempt int // that the receipt tells of
+	}{
+		{"before-handler", 1, 2},
+		{"after-handler", 2, 2}, // the effect is there, the receipt is not
+		{"before-ack", 1, 1},    // the receipt is there, the ack is not
+	} {
+		t.Run(tt.point, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, short)
+			first := s.worker(t, s.failAt(tt.point, "c-1"))
+			s.submit(t, "log", "c-1", "one")
+			s.submit(t, "log", "c-2", "two")
+			first.waitEnd(t, "it was to die at "+tt.point)
+			if !first.wasKilled() {
+				t.Fatalf("the worker ended with %v, want killed", first.cmd.ProcessState)
+			}
+			s.worker(t)
+			r := s.receipt(t, "c-1")
+			if string(r.Result) != "one" || r.Attempt != tt.attempt {
+				t.Errorf("got result %q of attempt %d, want %q of attempt %d", r.Result, r.Attempt, "one", tt.attempt)
+			}
+			s.receipt(t, "c-2")
+			s.settle(t)
+			if got := len(s.of(t, "effect", "c-1")); got != tt.effects {
+				t.Errorf("got %d effects, want %d", got, tt.effects)
+			}
+			checkBooks(t, s)
+		})
+	}
+}
+
+func TestKill_BetweenFollowUps(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"before-follow-ups", "between-follow-ups"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, short)
+			first := s.worker(t, s.failAt(point, "p-1"))
+			s.submit(t, "parent", "p-1", "x")
+			first.waitEnd(t, "it was to die at "+point)
+			s.worker(t)
+			for _, id := range []string{"p-1/1", "p-1/2"} {
+				s.receipt(t, id)
+			}
+			s.settle(t)
+			for _, id := range []string{"p-1", "p-1/1", "p-1/2"} {
+				if got := len(s.of(t, "effect", id)); got != 1 {
+					t.Errorf("%s: got %d effects, want 1", id, got)
+				}
+			}
+			checkBooks(t, s)
+		})
+	}
+}
+
+func TestKill_DuringProgress(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		point  string
+		beyond int // steps that the first attempt took beyond the durable offset
+	}{{"before-progress", 1}, {"after-progress", 0}} {
+		t.Run(tt.point, func(t *testing.T) {
+			t.Parallel()
+			const steps = 20
+			s := newStand(t, short)
+			// The point waits until there is some progress to lose.
+			if err := os.WriteFile(s.path("died"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			first := s.worker(t, s.failAt(tt.point, "s-1"))
+			s.submit(t, "steps", "s-1", strconv.Itoa(steps)+" 50ms")
+			await(t, "three steps", func() bool { return len(s.of(t, "step", "s-1")) >= 3 })
+			if err := os.Remove(s.path("died")); err != nil {
+				t.Fatal(err)
+			}
+			first.waitEnd(t, "it was to die at "+tt.point)
+			rec, err := s.pool.Find(t.Context(), "s-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.worker(t)
+			if r := s.receipt(t, "s-1"); r.Attempt != 2 {
+				t.Errorf("got the receipt of attempt %d, want 2", r.Attempt)
+			}
+			s.settle(t)
+			last, next := 0, int(rec.Offset)
+			for _, l := range s.of(t, "step", "s-1") {
+				at, err := strconv.Atoi(l.detail)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if l.attempt == 1 {
+					last = at
+					continue
+				}
+				if next++; at != next {
+					t.Errorf("the takeover from offset %d took step %d, want %d", rec.Offset, at, next)
+				}
+			}
+			if got, want := last-int(rec.Offset), tt.beyond; got != want {
+				t.Errorf("the first attempt got %d steps beyond the durable offset %d, want %d", got, rec.Offset, want)
+			}
+			if next != steps {
+				t.Errorf("the takeover ended at step %d, want %d", next, steps)
+			}
+			checkBooks(t, s)
+		})
+	}
+}

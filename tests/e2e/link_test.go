@@ -1,0 +1,104 @@
+//go:build unix
+
+package e2e
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// link is a TCP proxy in front of the server, which can be cut.
+type link struct {
+	listener net.Listener
+	to       string
+	work     sync.WaitGroup
+
+	mu     sync.Mutex
+	refuse bool
+	conns  map[net.Conn]bool // both ends of all connections
+}
+
+func newLink(t *testing.T, server string) *link {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{to: u.Host, conns: map[net.Conn]bool{}}
+	if l.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	l.work.Go(l.accept)
+	t.Cleanup(func() {
+		l.listener.Close()
+		l.down()
+		l.work.Wait()
+	})
+	return l
+}
+
+func (l *link) url() string { return "nats://" + l.listener.Addr().String() }
+
+func (l *link) accept() {
+	for {
+		in, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		l.work.Go(func() { l.carry(in) })
+	}
+}
+
+func (l *link) carry(in net.Conn) {
+	defer in.Close()
+	out, err := net.Dial("tcp", l.to)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	l.mu.Lock()
+	if l.refuse {
+		l.mu.Unlock()
+		return
+	}
+	l.conns[in], l.conns[out] = true, true
+	l.mu.Unlock()
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(in, out) // ends when either end does
+		in.Close()
+	})
+	_, _ = io.Copy(out, in)
+	out.Close()
+	back.Wait()
+	l.mu.Lock()
+	delete(l.conns, in)
+	delete(l.conns, out)
+	l.mu.Unlock()
+}
+
+// cut ends the connections of this moment.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		c.Close()
+	}
+}
+
+// down cuts and refuses connections until up.
+func (l *link) down() {
+	l.mu.Lock()
+	l.refuse = true
+	l.mu.Unlock()
+	l.cut()
+}
+
+func (l *link) up() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuse = false
+}

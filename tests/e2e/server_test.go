@@ -1,0 +1,104 @@
+//go:build unix
+
+package e2e
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman"
+)
+
+func TestServer_KilledWhileCommandsRun(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, short)
+	s.worker(t)
+	s.worker(t)
+	ids := make([]string, 30)
+	for i := range ids {
+		ids[i] = "k-" + strconv.Itoa(i)
+		s.submit(t, "slow", ids[i], (time.Duration(i) * 20 * time.Millisecond).String())
+	}
+	s.awaitLine(t, "effect", ids[5])
+	s.server.kill()
+	s.restartServer(t)
+	for _, id := range ids {
+		s.receipt(t, id)
+	}
+	s.settle(t)
+	checkBooks(t, s)
+}
+
+func TestServer_BouncedFiveTimes(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, short)
+	a, b := s.worker(t), s.worker(t)
+	s.submit(t, "slow", "through", "4s")
+	s.began(t, "through", 1)
+	for i := range 5 {
+		s.server.kill()
+		s.restartServer(t)
+		await(t, "the connection to be back", s.nc.IsConnected)
+		s.submit(t, "log", "b-"+strconv.Itoa(i), "x")
+	}
+	for i := range 5 {
+		s.receipt(t, "b-"+strconv.Itoa(i))
+	}
+	s.receipt(t, "through")
+	// Each worker consumes again, not just one of them.
+	a.freeze(t)
+	s.submit(t, "log", "by-b", "x")
+	s.receiptBy(t, "by-b", b, s.receipt(t, "by-b").Attempt)
+	a.thaw(t)
+	b.freeze(t)
+	s.submit(t, "log", "by-a", "x")
+	s.receiptBy(t, "by-a", a, s.receipt(t, "by-a").Attempt)
+	b.thaw(t)
+	s.settle(t)
+	checkBooks(t, s)
+}
+
+func TestServer_ConsumerDeletedUnderALiveWorker(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, short)
+	s.worker(t)
+	s.submit(t, "gate", "held", "gate")
+	s.began(t, "held", 1)
+	if err := s.js.DeleteConsumer(t.Context(), "main_commands", "default"); err != nil {
+		t.Fatal(err)
+	}
+	s.amnesia = true
+	s.submit(t, "log", "meanwhile", "x")
+	// The init of an operator, safe to repeat.
+	if err := tallyman.Create(t.Context(), s.nc, tallyman.DefaultPool, tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	s.receipt(t, "meanwhile")
+	s.open(t, "gate")
+	s.receipt(t, "held")
+	s.settle(t)
+	checkBooks(t, s)
+}
+
+func TestNetwork_AwayForThreeLeases(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, short)
+	link := newLink(t, s.url)
+	a := s.worker(t, "NATS_URL="+link.url())
+	s.submit(t, "gate", "held", "gate")
+	s.began(t, "held", 1)
+	link.down()
+	await(t, "the worker to give up", func() bool { return s.sawEvent(t, a, "held", "lease_lost") })
+	b := s.worker(t)
+	s.began(t, "held", 2)
+	s.open(t, "gate")
+	s.receiptBy(t, "held", b, 2)
+	b.kill()
+	link.up()
+	// The worker that was cut off works again.
+	s.submit(t, "log", "after", "x")
+	s.receiptBy(t, "after", a, 1)
+	s.settle(t)
+	checkBooks(t, s)
+}
