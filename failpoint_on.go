@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const failpointsEnabled = true
@@ -46,4 +47,7 @@ func failpoint(point, id string) {
 	if signal == syscall.SIGKILL {
 		select {} // dying
 	}
+	// The signal stops other threads first, perhaps: do not run on before it
+	// has stopped this one too.
+	time.Sleep(100 * time.Millisecond)
 }
