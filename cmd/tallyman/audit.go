@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+)
+
+type auditCommand struct {
+	Close bool `help:"If the books balance, close them, so that receipts may expire."`
+	JSON  bool `name:"json" help:"Print JSON."`
+}
+
+// Run audits the pool and prints the report, whatever it says.
+func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
+	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
+		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), audit.Options{Close: c.Close})
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			err = out.JSON(r)
+		} else {
+			err = printReport(r, out)
+		}
+		if err == nil && !r.Balanced {
+			return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
+		}
+		return err
+	})
+}
+
+func printReport(r audit.Report, out *cli.Out) error {
+	t := newTable(out)
+	t.row("last sequence", r.LastSeq)
+	if r.ClosedThrough > 0 {
+		t.row("closed through", r.ClosedThrough)
+	}
+	t.row("pending", r.Pending)
+	t.row("completed", r.Completed)
+	t.row("parked", r.Parked)
+	t.row("cancelled", r.Cancelled)
+	t.row("discarded", r.Discarded)
+	t.row("absorbed", r.Absorbed)
+	if r.MissingCount > 0 {
+		t.row("missing", fmt.Sprintf("%d: %s", r.MissingCount, ranges(r.Missing)))
+	}
+	if r.DoubledCount > 0 {
+		t.row("doubled", r.DoubledCount)
+		for _, d := range r.Doubled {
+			t.row("", fmt.Sprintf("%d: %q", d.Seq, d.IDs))
+		}
+	}
+	if r.StrandedCount > 0 {
+		t.row("stranded", fmt.Sprintf("%d: %q", r.StrandedCount, r.Stranded))
+	}
+	if r.CorruptCount > 0 {
+		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
+	}
+	t.row("")
+	t.row(r.Summary())
+	return t.Flush()
+}
+
+// ranges spells rising sequences for people: 1-3, 7.
+func ranges(seqs []uint64) string {
+	var b strings.Builder
+	for i := 0; i < len(seqs); {
+		j := i
+		for j+1 < len(seqs) && seqs[j+1] == seqs[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, seqs[i])
+		if j > i {
+			fmt.Fprintf(&b, "-%d", seqs[j])
+		}
+		i = j + 1
+	}
+	return b.String()
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+type showCommand struct {
+	ID   string `arg:"" help:"Id of the command, as it was submitted. Put -- before one that begins with -."`
+	JSON bool   `name:"json" help:"Print JSON."`
+}
+
+// Run prints what is known of one command.
+func (c *showCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
+	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
+		v, err := look(ctx, pool, c.ID)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return out.JSON(v)
+		}
+		return v.print(out)
+	})
+}
+
+// look finds the record of a command, or the command itself in the stream.
+func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, error) {
+	token, err := dedupe.Token(id)
+	if err != nil {
+		return recordView{}, err
+	}
+	// The record is looked for a second time, since it may appear, and the
+	// command leave the stream, just after the first.
+	for range 2 {
+		r, err := pool.Find(ctx, id)
+		if err == nil {
+			return viewOf(r), nil
+		}
+		if !errors.Is(err, tallyman.ErrNotFound) {
+			return recordView{}, err
+		}
+		stored, err := pool.Commands().Find(ctx, token)
+		if err == nil {
+			return waitingView(id, stored), nil
+		}
+		if !errors.Is(err, stream.ErrNotFound) {
+			return recordView{}, err
+		}
+	}
+	return recordView{}, fmt.Errorf("command %q: %w in pool %q: it was never submitted, or its receipt has expired (retention %v)",
+		id, tallyman.ErrNotFound, pool.Name(), pool.Settings().Retention)
+}
+
+// waitingView shows a command that nobody has written about yet.
+func waitingView(id string, s stream.Stored) recordView {
+	env, err := dedupe.Recognise(s.Queue, s.Kind, s.Token, s.Header, s.Payload)
+	v := recordView{
+		ID: id, Kind: s.Kind, Queue: s.Queue, Digest: string(env.Digest), State: pending, Sequence: s.Seq,
+		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{},
+	}
+	if err != nil {
+		v.Error = err.Error()
+	}
+	c := commandOf(&command.Command{
+		ID: id, Kind: s.Kind, Queue: s.Queue, ContentType: env.ContentType, Payload: s.Payload, NotAfter: env.NotAfter,
+	})
+	v.Command = &c
+	return v
+}
+
+func (v *recordView) print(out *cli.Out) error {
+	t := newTable(out)
+	some := func(name string, value any) {
+		if s := fmt.Sprint(value); s != "" && s != "0" {
+			t.row(name, s)
+		}
+	}
+	some("id", v.ID)
+	some("kind", v.Kind)
+	some("queue", v.Queue)
+	some("state", v.State)
+	some("reason", v.Reason)
+	some("error", v.Error)
+	some("attempt", v.Attempt)
+	some("owner", v.Owner)
+	some("token", v.Token)
+	some("offset", v.Offset)
+	if v.NextAt != nil {
+		some("next try", moment(*v.NextAt))
+	}
+	t.row("sequences", strings.Trim(fmt.Sprint(v.Seqs), "[]"))
+	some("digest", v.Digest)
+	some("revision", v.Revision)
+	if v.StoredAt != nil {
+		some("stored", moment(*v.StoredAt))
+	}
+	bytes := func(name string, text *string, raw []byte) {
+		if text != nil {
+			t.row(name, *text)
+		} else if raw != nil {
+			t.row(name+" (base64)", base64.StdEncoding.EncodeToString(raw))
+		}
+	}
+	bytes("checkpoint", v.Checkpoint, v.CheckpointBase64)
+	bytes("intent", v.Intent, v.IntentBase64)
+	bytes("result", v.Result, v.ResultBase64)
+	some("content type", v.ContentType)
+	for _, f := range v.FollowUps {
+		t.row("follow-up", f.ID+" ("+f.Kind+")")
+	}
+	if v.Command != nil {
+		bytes("payload", v.Command.Payload, v.Command.PayloadBase64)
+		if v.Command.NotAfter != nil {
+			t.row("not after", moment(*v.Command.NotAfter))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(v.Trail) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	t.row("WHEN", "STATE", "OWNER", "TOKEN", "NOTE")
+	for _, s := range v.Trail {
+		t.row(moment(s.At), s.State, s.Owner, s.Token, s.Note)
+	}
+	return t.Flush()
+}
