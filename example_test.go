@@ -3,7 +3,6 @@ package tallyman_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"log/slog"
 
 	"github.com/tallyman-go/tallyman"
@@ -21,7 +20,7 @@ var Resize = tallyman.NewKind[ResizeArgs, ResizeDone]("resize")
 
 func check(err error) {
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 }
 

@@ -1,2 +1,2 @@
-// Package docs_test holds the documents to their word: what they print is run.
+// Package docs holds the documents to their word: what they print is run.
 package docs

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"go.uber.org/goleak"
@@ -176,21 +177,23 @@ func TestPermissions_OfOperations(t *testing.T) {
 		}
 	})
 	for _, user := range []string{"producer", "worker", "reader"} {
-		t.Run("a "+user+" creates no pool and changes no settings", func(t *testing.T) {
+		t.Run("a "+user+" creates no pool and changes neither settings nor closed books", func(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, denial)
 			defer cancel()
 			if err := tallyman.Create(short, connect(user), "other", settings, tallyman.Topology{}); err == nil {
 				t.Error("create: got nil, want an error")
 			}
-			short, cancel = context.WithTimeout(ctx, denial)
-			defer cancel()
 			pool := open(user)
-			e, err := pool.Records().Read(ctx, kvstate.KeySettings)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := pool.Records().PutWait(short, kvstate.KeySettings, e.Raw, e.Revision); !errors.Is(err, kvstate.ErrDenied) {
-				t.Errorf("write settings: got %v, want %v", err, kvstate.ErrDenied)
+			for _, key := range []command.Token{kvstate.KeySettings, "_audit"} {
+				short, cancel := context.WithTimeout(ctx, denial)
+				defer cancel()
+				e, err := pool.Records().Read(short, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := pool.Records().PutWait(short, key, []byte("{}"), e.Revision); !errors.Is(err, kvstate.ErrDenied) {
+					t.Errorf("write %s: got %v, want %v", key, err, kvstate.ErrDenied)
+				}
 			}
 		})
 	}

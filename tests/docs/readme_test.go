@@ -84,6 +84,7 @@ func TestReadme(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	code := regexp.MustCompile("(?s)```.*?```")
 	found := 0
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/adr/*.md", "../../bench/*.md"} {
 		documents, err := filepath.Glob(pattern)
@@ -91,7 +92,7 @@ func TestLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range documents {
-			for _, m := range link.FindAllStringSubmatch(read(t, document), -1) {
+			for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(read(t, document), ""), -1) {
 				found++
 				if _, err := os.Stat(filepath.Join(filepath.Dir(document), m[1])); err != nil {
 					t.Errorf("%s links to %s, which is not there", document, m[1])
