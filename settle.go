@@ -343,12 +343,22 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 	}
 }
 
-// sameWrite reports whether a stored record is the one that this worker wanted
-// to write. The owner's name is unique to a worker, so two of its fields more
-// tell its writes apart.
+// sameWrite reports whether a stored record is the one that this run wanted to
+// write. The owner's name is unique to a worker, and the moment of the last
+// transition, in nanoseconds, to a run: where the server has lost count of
+// deliveries, one worker may have two runs of a command, and only one may write.
 func sameWrite(stored, wanted *kvstate.Record) bool {
 	return stored != nil && stored.Owner == wanted.Owner && stored.State == wanted.State &&
-		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset
+		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset &&
+		lastStep(stored).Equal(lastStep(wanted))
+}
+
+// lastStep is when the record came into its state.
+func lastStep(r *kvstate.Record) time.Time {
+	if len(r.Trail) == 0 {
+		return time.Time{}
+	}
+	return r.Trail[len(r.Trail)-1].At
 }
 
 // tooLarge deals with a record that the server would not store. A result that
