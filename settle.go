@@ -278,14 +278,23 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 	}
 }
 
-// sameWrite reports whether a stored record is the one that this worker wanted
-// to write. The owner's name is unique to a worker; the attempt and the
-// sequences tell its runs apart, of which two may hold copies of one command;
-// the revision tells the write from what it was to replace, which may be a
-// claim or progress of the same run that looks just like it.
+// sameWrite reports whether a stored record is the one that this run wanted to
+// write. The owner's name is unique to a worker, and the moment of the last
+// transition, in nanoseconds, to a run: where the server has lost count of
+// deliveries, one worker may have two runs of a command, and only one may
+// write. The revision tells the write from what it was to replace, which may
+// be a claim or progress of the same run that looks just like it.
 func sameWrite(stored, wanted *kvstate.Record) bool {
 	return stored != nil && stored.Revision != wanted.Revision &&
 		stored.Owner == wanted.Owner && stored.State == wanted.State &&
 		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset &&
-		slices.Equal(stored.Seqs, wanted.Seqs)
+		slices.Equal(stored.Seqs, wanted.Seqs) && lastStep(stored).Equal(lastStep(wanted))
+}
+
+// lastStep is when the record came into its state.
+func lastStep(r *kvstate.Record) time.Time {
+	if len(r.Trail) == 0 {
+		return time.Time{}
+	}
+	return r.Trail[len(r.Trail)-1].At
 }

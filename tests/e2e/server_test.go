@@ -62,8 +62,8 @@ func TestServer_BouncedFiveTimes(t *testing.T) {
 func TestServer_ConsumerDeletedUnderALiveWorker(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, short)
-	s.worker(t)
-	s.submit(t, "gate", "held", "gate")
+	a := s.worker(t)
+	s.submit(t, "zombie", "held", "gate")
 	s.began(t, "held", 1)
 	if err := s.js.DeleteConsumer(t.Context(), "main_commands", "default"); err != nil {
 		t.Fatal(err)
@@ -75,9 +75,18 @@ func TestServer_ConsumerDeletedUnderALiveWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.receipt(t, "meanwhile")
-	s.open(t, "gate")
-	s.receipt(t, "held")
+	// The new consumer counts from one: the same worker runs the command twice
+	// over, each run in good faith. Only one of them may write.
+	await(t, "the command to come as if for the first time", func() bool { return len(s.of(t, "begin", "held")) == 2 })
+	s.open(t, "gate-1")
+	s.receiptBy(t, "held", a, 1)
+	s.awaitLine(t, "fenced", "held")
 	s.settle(t)
+	for what, want := range map[string]int{"effect": 1, "fenced": 1} {
+		if got := len(s.of(t, what, "held")); got != want {
+			t.Errorf("%s of the command held by two runs of one worker: got %d, want %d", what, got, want)
+		}
+	}
 	checkBooks(t, s)
 }
 
