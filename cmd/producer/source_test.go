@@ -94,7 +94,8 @@ func (e *endless) Read(b []byte) (int, error) {
 	n := copy(b, e.start)
 	e.start = e.start[n:]
 	for i := n; i < len(b); i++ {
-		b[i] = "x\n"[i%2]
+		b[i] = 'x'
 	}
+	b[len(b)-1] = '\n'
 	return len(b), nil
 }

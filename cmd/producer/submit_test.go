@@ -18,12 +18,11 @@ import (
 func TestSubmit(t *testing.T) {
 	s, pool := newPool(t, embedded.Config{MaxPayload: 256 << 10})
 	release := make(chan struct{})
-	t.Cleanup(func() { close(release) })
 	work(t, pool, func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-		switch {
-		case c.ID() == "parked":
+		switch c.ID() {
+		case "parked":
 			return tallyman.Result{}, tallyman.Reject(errors.New("never"))
-		case c.ID() == "slow":
+		case "slow":
 			select {
 			case <-release:
 			case <-ctx.Done():
@@ -31,6 +30,7 @@ func TestSubmit(t *testing.T) {
 		}
 		return tallyman.Result{Body: c.Payload()}, nil
 	})
+	t.Cleanup(func() { close(release) }) // before the worker drains
 	big := strings.Repeat("x", 256<<10)
 	for _, c := range []struct {
 		name   string
