@@ -26,7 +26,7 @@ type Import struct {
 	IDField       string `name:"id-field" xor:"id" required:"" help:"Top-level field or column that holds the id: a string or a number." placeholder:"FIELD"`
 	IDFromContent bool   `name:"id-from-content" xor:"id" required:"" help:"Derive the id from the content, so that equal lines are one command."`
 	Format        string `help:"jsonl: a JSON value per line; lines: a payload per line; csv: a header, then a row per command. By default what the file's name ends in, else jsonl." enum:"jsonl,lines,csv," default:""`
-	Queue         string `help:"Queue to submit to." default:"default" placeholder:"NAME"`
+	Queue         string `help:"Queue to submit to (default default)." default:"default" placeholder:"NAME"`
 	JSON          bool   `name:"json" help:"Print the summary as one JSON object."`
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/tallyman-go/tallyman"
@@ -131,7 +132,7 @@ func (l *loading) report(line int, s tallyman.Submission, err error) {
 			l.fatal = fmt.Errorf("stopped at line %d; import again to go on, what was accepted is absorbed: %w", line, err)
 		}
 	}
-	fmt.Fprintf(l.stderr, "%s:%d: %v\n", l.flags.File, line, err)
+	fmt.Fprintf(l.stderr, "%s:%d: %s\n", l.flags.File, line, strings.TrimPrefix(err.Error(), "tallyman: "))
 }
 
 func (l *loading) stopped() error {

@@ -20,7 +20,7 @@ type Submit struct {
 	Payload string `arg:"" optional:"" help:"Payload; - reads it from stdin. Empty if left out."`
 
 	ID          string        `name:"id" required:"" help:"Id of the act: the same id always means the same act." placeholder:"ID"`
-	Queue       string        `help:"Queue to submit to." default:"default" placeholder:"NAME"`
+	Queue       string        `help:"Queue to submit to (default default)." default:"default" placeholder:"NAME"`
 	ContentType string        `help:"What the payload is, such as application/json." placeholder:"TYPE"`
 	NotAfter    moment        `help:"Last moment to start: a time such as 2030-01-31T12:00:00Z, or a duration from now." placeholder:"TIME"`
 	Wait        time.Duration `help:"Wait this long for the outcome, and print the result." placeholder:"D"`
@@ -37,15 +37,16 @@ func (s *Submit) Validate() error {
 
 // answer is what --json prints.
 type answer struct {
-	ID           string           `json:"id"`
-	Sequence     uint64           `json:"sequence"`
-	Absorbed     bool             `json:"absorbed"`
-	State        tallyman.State   `json:"state,omitempty"`
-	Result       *string          `json:"result,omitempty"`
-	ResultBase64 []byte           `json:"result_base64,omitempty"`
-	Error        string           `json:"error,omitempty"`
-	Reason       string           `json:"reason,omitempty"`
-	receipt      tallyman.Receipt `json:"-"`
+	ID           string         `json:"id"`
+	Sequence     uint64         `json:"sequence"`
+	Absorbed     bool           `json:"absorbed"`
+	State        tallyman.State `json:"state,omitempty"`
+	Result       *string        `json:"result,omitempty"`
+	ResultBase64 []byte         `json:"result_base64,omitempty"`
+	Error        string         `json:"error,omitempty"`
+	Reason       string         `json:"reason,omitempty"`
+
+	receipt tallyman.Receipt
 }
 
 // Run submits the command and, if asked, waits for its outcome.
@@ -72,6 +73,9 @@ func (s *Submit) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 		a.settle(receipt)
 		if err := s.print(out, a); err != nil {
 			return err
+		}
+		if errors.Is(waitErr, context.DeadlineExceeded) {
+			return fmt.Errorf("no outcome of %q within %v; it was accepted and goes on, ask again with the same submission or tallyman show: %w", s.ID, s.Wait, waitErr)
 		}
 		return waitErr
 	}

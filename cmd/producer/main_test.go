@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
+	"github.com/tallyman-go/tallyman/embedded"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	clitest.Main(main)
+	goleak.VerifyTestMain(m)
+}
+
+// newPool starts a server with a pool.
+func newPool(t *testing.T, cfg embedded.Config) (*embedded.Server, *tallyman.Pool) {
+	t.Helper()
+	cfg.Dir = t.TempDir()
+	s, err := embedded.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	nc, err := tallyman.Connect(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return s, p
+}
+
+// work runs a worker until the test ends.
+func work(t *testing.T, p *tallyman.Pool, handle tallyman.HandlerFunc) {
+	t.Helper()
+	mux := &tallyman.Mux{}
+	mux.Handle("k", handle)
+	w, err := p.NewWorker(tallyman.WorkerConfig{Mux: mux})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
+	"github.com/tallyman-go/tallyman/embedded"
+)
+
+func TestSubmit(t *testing.T) {
+	s, pool := newPool(t, embedded.Config{MaxPayload: 256 << 10})
+	release := make(chan struct{})
+	work(t, pool, func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		switch c.ID() {
+		case "parked":
+			return tallyman.Result{}, tallyman.Reject(errors.New("never"))
+		case "slow":
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return tallyman.Result{Body: c.Payload()}, nil
+	})
+	t.Cleanup(func() { close(release) }) // before the worker drains
+	big := strings.Repeat("x", 256<<10)
+	for _, c := range []struct {
+		name   string
+		args   []string
+		stdin  string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"a command is accepted", []string{"k", "hi", "--id", "a"}, "", 0, "a: accepted (sequence 1)\n", ""},
+		{"its repetition is absorbed and waited for", []string{"k", "hi", "--id", "a", "--wait", "30s", "--json"}, "", 0,
+			`{"id":"a","sequence":1,"absorbed":true,"state":"completed","result":"hi"}` + "\n", ""},
+		{"a result alone, byte for byte", []string{"k", "hi", "--id", "a", "--wait", "30s"}, "", 0, "hi", ""},
+		{"an empty result is one too", []string{"k", "--id", "empty", "--wait", "30s", "--json"}, "", 0,
+			`{"id":"empty","sequence":2,"absorbed":false,"state":"completed","result":""}` + "\n", ""},
+		{"a payload from stdin that is no text", []string{"k", "-", "--id", "b", "--wait", "30s", "--json"}, "\xff\x00", 0,
+			`{"id":"b","sequence":3,"absorbed":false,"state":"completed","result_base64":"/wA="}` + "\n", ""},
+		{"a conflict", []string{"k", "ho", "--id", "a", "--json"}, "", 3, "", "conflict"},
+		{"a parked command", []string{"k", "--id", "parked", "--wait", "30s", "--json"}, "", 4,
+			`{"id":"parked","sequence":4,"absorbed":false,"state":"parked","error":"never","reason":"rejected"}` + "\n", "parked"},
+		{"no outcome in time", []string{"k", "--id", "slow", "--wait", "50ms", "--json"}, "", 5,
+			`{"id":"slow","sequence":5,"absorbed":false}` + "\n", "no outcome"},
+		{"a payload that is too large", []string{"k", "-", "--id", "big"}, big, 1, "", "too large"},
+		{"no id", []string{"k"}, "", 2, "", "--id"},
+		{"an invalid id", []string{"k", "--id", "\t"}, "", 2, "", "invalid command id"},
+		{"an invalid kind", []string{"a.b", "--id", "x"}, "", 2, "", "kind"},
+		{"a time that has passed", []string{"k", "--id", "x", "--not-after", "-1m"}, "", 2, "", "not-after"},
+		{"no such pool", []string{"k", "--id", "x", "--pool", "other"}, "", 1, "", "tallyman init --pool other"},
+		{"a late command is parked", []string{"k", "--id", "late", "--not-after", "2001-01-01T00:00:00Z", "--wait", "30s"}, "", 4, "", "expired"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append([]string{"submit", "--server", s.URL()}, c.args...)
+			code, stdout, stderr := clitest.Run(t, t.TempDir(), strings.NewReader(c.stdin), args...)
+			if code != c.code {
+				t.Errorf("exit code: got %d, want %d", code, c.code)
+			}
+			if (c.code == 0 || c.stdout != "") && stdout != c.stdout {
+				t.Errorf("stdout: got %q, want %q", stdout, c.stdout)
+			}
+			if c.stderr == "" && stderr != "" || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("stderr: got %q, want %q", stderr, c.stderr)
+			}
+		})
+	}
+}
+
+func TestSubmit_Denied(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "nats.conf")
+	if err := os.WriteFile(conf, []byte(`
+		no_auth_user: admin
+		authorization { users: [
+			{user: admin, password: pw}
+			{user: reader, password: pw, permissions: {publish: {deny: "main.commands.>"}}}
+		]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := newPool(t, embedded.Config{ConfigFile: conf})
+	url := strings.Replace(s.URL(), "://", "://reader:pw@", 1)
+	code, _, stderr := clitest.Run(t, dir, nil, "submit", "k", "--id", "a", "--server", url)
+	if code != 1 || !strings.Contains(stderr, `permission denied: publish to "main.commands.default.k.a"`) {
+		t.Errorf("got exit code %d and %q, want 1 and the denied subject", code, stderr)
+	}
+	file := filepath.Join(dir, "in.txt")
+	if err := os.WriteFile(file, []byte("a\nb\nc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := clitest.Run(t, dir, nil, "import", file, "--kind", "k", "--id-from-content", "--json", "--server", url)
+	if code != 1 || !strings.Contains(stderr, "stopped at line") || !strings.Contains(stderr, `publish to "main.commands.default.k.`) {
+		t.Errorf("import: got exit code %d and %q, want 1, and that it stopped because of the denied subject", code, stderr)
+	}
+	var got summary
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || got.Accepted != 0 || got.Failed == 0 {
+		t.Errorf("import: got %q (%v), want a summary with failures alone", stdout, err)
+	}
+}
+
+func TestMoment(t *testing.T) {
+	t.Parallel()
+	var m moment
+	before := time.Now()
+	if err := m.UnmarshalText([]byte("10m")); err != nil || m.Before(before.Add(10*time.Minute)) {
+		t.Errorf("a duration: got %v and %v, want at least ten minutes from now", m, err)
+	}
+	want := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	if err := m.UnmarshalText([]byte("2030-01-31T12:00:00Z")); err != nil || !m.Equal(want) {
+		t.Errorf("a time: got %v and %v, want %v", m, err, want)
+	}
+	for _, bad := range []string{"", "tomorrow", "-1s", "0s"} {
+		if err := m.UnmarshalText([]byte(bad)); err == nil {
+			t.Errorf("%q: got %v, want an error", bad, m)
+		}
+	}
+}
