@@ -50,7 +50,7 @@ func gaps(accounted map[uint64]bool, state stream.State) string {
 	case missing > 0:
 		return fmt.Sprintf("%d of %d sequences are not accounted for, the first is %d", missing, state.LastSeq, first)
 	case state.Messages > 0:
-		return fmt.Sprintf("%d commands are left in the stream", state.Messages)
+		return fmt.Sprintf("left in the stream: %d", state.Messages)
 	}
 	return ""
 }

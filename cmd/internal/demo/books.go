@@ -44,9 +44,9 @@ func (b *Books) note(format string, args ...any) {
 	b.Notes = append(b.Notes, fmt.Sprintf(format, args...))
 }
 
-// count fills in what follows from the receipts seen: what was lost or doubled.
+// tally fills in what follows from the receipts seen: what was lost or doubled.
 // Reported is how often workers reported each command as completed.
-func (b *Books) count(orders []order, w *watch, reported map[string]int) {
+func (b *Books) tally(orders []order, w *watch, reported map[string]int) {
 	for _, o := range orders {
 		revisions := len(w.receipts[o.Path])
 		b.Receipts += revisions
@@ -54,7 +54,7 @@ func (b *Books) count(orders []order, w *watch, reported map[string]int) {
 		switch {
 		case revisions > 1 || reported[o.Path] > 1:
 			b.Doubled++
-			b.note("%s: %d receipts stored, %d reported", o.Path, revisions, reported[o.Path])
+			b.note("%s: %s stored, %d reported", o.Path, count(revisions, "receipt"), reported[o.Path])
 		case revisions == 1:
 		case parked:
 			b.Parked++
@@ -126,13 +126,13 @@ func (b *Books) judge(copies int) error {
 	case len(wrong) > 0:
 		return fmt.Errorf("%w: %s", cli.ErrUnbalanced, strings.Join(wrong, "; "))
 	case b.Parked > 0:
-		return fmt.Errorf("the books balance, but %d files changed or vanished before they were packed: %w; run the demo on a quiet directory", b.Parked, tallyman.ErrParked)
+		return fmt.Errorf("the books balance, but %s changed or vanished before being packed: %w; run the demo on a quiet directory", count(b.Parked, "file"), tallyman.ErrParked)
 	}
 	return nil
 }
 
-// print shows the books to a person.
-func (b *Books) print(to io.Writer) error {
+// print shows the books to a person, with the judgement on them.
+func (b *Books) print(to io.Writer, judged error) error {
 	const shown = 20
 	for _, list := range []struct {
 		title string
@@ -149,9 +149,12 @@ func (b *Books) print(to io.Writer) error {
 			fmt.Fprintf(to, "  %s\n", line)
 		}
 	}
-	verdict := "the books balance: nothing lost, nothing done twice on record"
-	if !b.Balanced || b.Lost > 0 || b.Doubled > 0 {
+	verdict := "the books balance: every file has exactly one receipt, and its packed copy is right"
+	switch {
+	case errors.Is(judged, cli.ErrUnbalanced):
 		verdict = "THE BOOKS DO NOT BALANCE"
+	case judged != nil:
+		verdict = "the books balance, with files parked"
 	}
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, row := range []struct {
@@ -162,7 +165,7 @@ func (b *Books) print(to io.Writer) error {
 		{"files", b.Files, ""},
 		{"submitted", b.Submitted, "repeats included"},
 		{"absorbed", b.Absorbed, "repeats that changed nothing"},
-		{"executions", b.Executions, fmt.Sprintf("after %d kills and %d freezes", b.Kills, b.Freezes)},
+		{"executions", b.Executions, fmt.Sprintf("after %s and %s", count(b.Kills, "kill"), count(b.Freezes, "freeze"))},
 		{"takeovers", b.Takeovers, "went on where another worker ended"},
 		{"refused", b.Refused, "late results of workers that had lost their lease"},
 		{"completed", b.Completed, ""},
@@ -179,4 +182,12 @@ func (b *Books) print(to io.Writer) error {
 	}
 	_, err := fmt.Fprintf(to, "%s (%.1f s)\n", verdict, b.Seconds)
 	return err
+}
+
+// count spells a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

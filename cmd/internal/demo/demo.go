@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ func (c *Command) Run(ctx context.Context, _ *cli.Common, out *cli.Out) (err err
 		return err
 	}
 	if len(p.orders) == 0 {
-		return fmt.Errorf("%w: there is no file to pack in %s (%d left out); name another directory with --dir", cli.ErrUsage, dir, len(p.skipped))
+		return fmt.Errorf("%w: there is no file to pack in %s (%s left out); name another directory with --dir", cli.ErrUsage, dir, count(len(p.skipped), "file"))
 	}
 	state, err := os.MkdirTemp("", "tallyman-demo-")
 	if err != nil {
@@ -70,7 +71,7 @@ func (c *Command) Run(ctx context.Context, _ *cli.Common, out *cli.Out) (err err
 		_ = os.RemoveAll(state) // a temporary directory; what is left harms nobody
 	}()
 	r := &run{
-		plan: p, root: root, books: Books{Files: len(p.orders), Skipped: p.skipped},
+		plan: p, root: root, books: Books{Files: len(p.orders), Skipped: p.skipped, Notes: []string{}},
 		faults: assign(p.orders, c.Kills, c.Freezes), reported: map[string]int{},
 	}
 	if err := r.work(ctx, c.Workers, dir, state); err != nil {
@@ -80,15 +81,13 @@ func (c *Command) Run(ctx context.Context, _ *cli.Common, out *cli.Out) (err err
 		return err
 	}
 	r.books.Seconds = float64(time.Since(began).Milliseconds()) / 1000
+	judged := r.books.judge(r.copies)
 	if c.JSON {
 		err = out.JSON(r.books)
 	} else {
-		err = r.books.print(out)
+		err = r.books.print(out, judged)
 	}
-	if err != nil {
-		return err
-	}
-	return r.books.judge(r.copies)
+	return errors.Join(judged, err)
 }
 
 func (c *Command) validate() error {
@@ -140,7 +139,7 @@ func (r *run) work(ctx context.Context, workers int, dir, state string) error {
 	r.progress = newProgress(len(r.plan.orders))
 	defer func() { r.progress.close() }()
 
-	r.progress.say("packing %d files (%.1f MB) of %s with %d workers", len(r.plan.orders), float64(r.plan.bytes)/1e6, dir, workers)
+	r.progress.say("packing %s (%.1f MB) of %s with %s", count(len(r.plan.orders), "file"), float64(r.plan.bytes)/1e6, dir, count(workers, "worker"))
 	for range workers {
 		if err := r.hire(); err != nil {
 			return err

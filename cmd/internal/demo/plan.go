@@ -55,7 +55,7 @@ func (p *plan) skip(path string, why any) {
 // survey reads every regular file below root once. Symbolic links are not
 // followed, .git is left out. What cannot be packed is skipped with a reason.
 func survey(ctx context.Context, root *os.Root) (*plan, error) {
-	p := &plan{}
+	p := &plan{skipped: []string{}}
 	left := 0 // files beyond the bounds
 	err := fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -314,7 +314,7 @@ func (r *run) settle(ctx context.Context) error {
 	if r.books.Completed, err = r.watch.scan(ctx, r.pool.Records()); err != nil {
 		return err
 	}
-	r.books.count(r.plan.orders, r.watch, r.reported)
+	r.books.tally(r.plan.orders, r.watch, r.reported)
 	if err := r.books.verify(ctx, r.plan, r.root, r.objects, r.watch.parked); err != nil {
 		return err
 	}
