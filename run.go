@@ -135,7 +135,9 @@ func (r *run) leaseLost(cause error) {
 	r.mu.Unlock()
 	if atWork && !r.settled.Load() {
 		if errors.Is(cause, ErrLeaseLost) {
-			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "token", r.claim.Token())
+			// Not the claim's token: a Progress that was refused comes here with
+			// the claim's mutex in its hands.
+			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "revision", r.seen.Load())
 			r.observe(Event{Type: EventLeaseLost})
 		}
 		r.end(cause)
