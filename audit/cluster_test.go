@@ -1,0 +1,68 @@
+package audit_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/embedded"
+)
+
+func TestRun_OnThreeReplicas(t *testing.T) {
+	t.Parallel()
+	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	nc, err := tallyman.Connect(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		closed := nc.StatusChanged(nats.CLOSED)
+		nc.Close()
+		<-closed
+	})
+	for _, topology := range []tallyman.Topology{{Replicas: 3}, {}} {
+		if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, topology); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"main_commands", "KV_main"} {
+		str, err := js.Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := str.CachedInfo().Config.Replicas; got != 3 {
+			t.Errorf("%s: got %d replicas after init was repeated, want 3", name, got)
+		}
+	}
+	s := &scene{p, js}
+	s.submit(t, 1, 20)
+	s.work(t, 20)
+	s.submit(t, 21, 25)
+	// What the stream refuses must leave no gap in its sequences.
+	for range 5 {
+		if _, err := js.Publish(t.Context(), p.Commands().Subject("default", "echo", "c-21"), nil, jetstream.WithMsgID(nuid.Next())); err == nil {
+			t.Error("a second copy was accepted")
+		}
+	}
+	s.submit(t, 26, 26)
+	got := s.audit(t, audit.Options{})
+	if !got.Balanced || got.Completed != 19 || got.Parked != 1 || got.Pending != 6 || got.LastSeq != 26 {
+		t.Errorf("got %+v, want 19 completed, 1 parked, 6 pending of 26, balanced", got)
+	}
+}
