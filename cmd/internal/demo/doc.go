@@ -18,6 +18,9 @@
 // Outside Linux a worker that is frozen while this process is killed stays
 // frozen. Where the system knows no SIGSTOP nothing is frozen.
 //
+// The demo brings its own server: the flags that name one, or a pool, are not
+// looked at.
+//
 // # The books
 //
 // Submitted counts every submission, the repeated ones included; absorbed

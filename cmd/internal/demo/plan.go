@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
@@ -48,7 +49,11 @@ type plan struct {
 	skipped []string // "path: why"
 }
 
+// skip notes what is left out. A path that could disturb a terminal is quoted.
 func (p *plan) skip(path string, why any) {
+	if command.ValidateID(path) != nil {
+		path = strconv.Quote(path)
+	}
 	p.skipped = append(p.skipped, fmt.Sprintf("%s: %v", path, why))
 }
 
@@ -71,7 +76,7 @@ func survey(ctx context.Context, root *os.Root) (*plan, error) {
 		case !d.Type().IsRegular():
 			return nil
 		case command.ValidateID(path) != nil:
-			p.skip(fmt.Sprintf("%q", path), "its path is no valid id")
+			p.skip(path, "its path is no valid id")
 			return nil
 		}
 		if len(p.orders) >= maxFiles || p.bytes >= maxTotal {
