@@ -220,7 +220,7 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	return State{Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
 }
 
-// Subjects counts the stored commands by queue.
+// CountByQueue counts the stored commands by queue.
 func (s *Stream) CountByQueue(ctx context.Context) (map[string]uint64, error) {
 	str, err := s.js.Stream(ctx, s.name)
 	if err != nil {
