@@ -118,7 +118,7 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 	if kvstate.Own(e.Key) {
 		return nil
 	}
-	if e.Err != nil {
+	if e.Record == nil { // it does not decode
 		list(&b.report.Corrupt, &b.report.CorruptCount, string(e.Key))
 		return nil
 	}

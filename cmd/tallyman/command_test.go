@@ -13,7 +13,6 @@ import (
 )
 
 func TestShow(t *testing.T) {
-	t.Parallel()
 	s := newScene(t)
 	s.run(t, "init").expect(t, 0)
 	p := s.pool(t)

@@ -162,11 +162,11 @@ func jsonable(v any) any {
 	case *time.Time:
 		return v.UTC()
 	case []byte:
-		if s, raw := text(v); s == nil {
+		s, raw := text(v)
+		if s == nil {
 			return base64.StdEncoding.EncodeToString(raw)
-		} else {
-			return *s
 		}
+		return *s
 	case []any:
 		for i := range v {
 			v[i] = jsonable(v[i])

@@ -52,7 +52,7 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 		if err != nil {
 			return err
 		}
-		defer pool.Close()
+		defer func() { _ = pool.Close() }() // never fails
 		return c.print(ctx, pool, out)
 	})
 }

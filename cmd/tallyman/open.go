@@ -47,7 +47,7 @@ func withPool(ctx context.Context, common *cli.Common, do func(context.Context, 
 		if err != nil {
 			return err
 		}
-		defer pool.Close()
+		defer func() { _ = pool.Close() }() // never fails
 		return do(ctx, pool)
 	})
 }

@@ -14,7 +14,6 @@ import (
 )
 
 func TestInit(t *testing.T) {
-	t.Parallel()
 	s := newScene(t)
 	t.Run("creates a pool with the settings given", func(t *testing.T) {
 		o := s.run(t, "init", "--lease", "5s", "--max-attempts", "3", "--queue", "default", "--queue", "slow", "--json")
@@ -82,7 +81,6 @@ func TestPersist(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	t.Parallel()
 	s := newScene(t)
 	t.Run("a missing pool names the remedy", func(t *testing.T) {
 		for _, args := range [][]string{{"status"}, {"list"}, {"show", "x"}, {"parked"}, {"audit"}, {"wait", "x"}} {
