@@ -20,7 +20,7 @@ func open(in io.Reader, format, idField string, limit int) (source, error) {
 		_, _ = r.Discard(3) // they have just been seen
 	}
 	if format == "csv" {
-		return openCSV(r, idField)
+		return openCSV(r, idField, maxRow)
 	}
 	return &lines{in: r, json: format == "jsonl", idField: idField, limit: limit}, nil
 }

@@ -29,8 +29,9 @@ type table struct {
 	failed error
 }
 
-func openCSV(in *bufio.Reader, idField string) (*table, error) {
-	t := &table{budget: &budget{in: in, left: maxRow}, column: -1}
+// openCSV returns the rows of a file, each of at most the given bytes.
+func openCSV(in *bufio.Reader, idField string, most int) (*table, error) {
+	t := &table{budget: &budget{in: in, most: most, left: most}, column: -1}
 	t.csv = csv.NewReader(t.budget)
 	t.csv.ReuseRecord = true
 	header, err := t.csv.Read()
@@ -65,7 +66,7 @@ func (t *table) next() (row, bool) {
 	if t.failed != nil || t.keys == nil {
 		return row{}, false
 	}
-	t.budget.left = maxRow
+	t.budget.left = t.budget.most
 	values, err := t.csv.Read()
 	var bad *csv.ParseError
 	switch {
@@ -122,12 +123,13 @@ func quote(s string) ([]byte, error) {
 // budget is a reader that refuses to read on without end.
 type budget struct {
 	in   io.Reader
-	left int
+	most int
+	left int // until it is set to most again
 }
 
 func (b *budget) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("a row has more than %d bytes; is a quote not closed?", maxRow)
+		return 0, fmt.Errorf("a row has more than %d bytes; is a quote not closed?", b.most)
 	}
 	n, err := b.in.Read(p)
 	b.left -= n

@@ -16,12 +16,12 @@ import (
 func TestMain(m *testing.M) {
 	clitest.Main(main)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if path, err := producer(); err == nil {
-			os.RemoveAll(filepath.Dir(path))
-		}
+		os.RemoveAll(producerDir)
 		os.Exit(code)
 	}))
 }
+
+var producerDir string // empty: the producer was not compiled
 
 // producer is the path of the other command, compiled once.
 var producer = sync.OnceValues(func() (string, error) {
@@ -29,6 +29,7 @@ var producer = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	producerDir = dir
 	out, err := exec.Command("go", "build", "-o", dir, "../producer").CombinedOutput()
 	if err != nil {
 		os.Stderr.Write(out)
