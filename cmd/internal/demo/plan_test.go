@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tallyman-go/tallyman/stream"
+	"github.com/tallyman-go/tallyman/audit"
 )
 
 func TestSurvey(t *testing.T) {
@@ -119,22 +119,19 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-func TestGaps(t *testing.T) {
+func TestFlaws(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		accounted map[uint64]bool
-		state     stream.State
-		want      string
+		books audit.Report
+		want  string
 	}{
-		"an unused stream balances":           {nil, stream.State{}, ""},
-		"every sequence accounted balances":   {map[uint64]bool{1: true, 2: true}, stream.State{LastSeq: 2}, ""},
-		"a missing sequence is named":         {map[uint64]bool{1: true, 4: true}, stream.State{LastSeq: 4}, "2 of 4 sequences are not accounted for, the first is 2"},
-		"the last sequence may be missing":    {map[uint64]bool{1: true}, stream.State{LastSeq: 2}, "1 of 2 sequences are not accounted for, the first is 2"},
-		"a command left behind is no balance": {map[uint64]bool{1: true}, stream.State{LastSeq: 1, Messages: 1}, "left in the stream: 1"},
+		"what the audit calls balanced is":    {audit.Report{Balanced: true}, ""},
+		"what the audit found is counted":     {audit.Report{MissingCount: 2}, "the audit found 2 sequences missing, 0 doubled, 0 commands stranded, 0 records corrupt"},
+		"a command left behind is no balance": {audit.Report{Balanced: true, Pending: 1}, "left in the stream: 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := gaps(tt.accounted, tt.state); got != tt.want {
+			if got := flaws(tt.books); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
