@@ -135,7 +135,7 @@ func (r *run) leaseLost(cause error) {
 	r.mu.Unlock()
 	if atWork && !r.settled.Load() {
 		if errors.Is(cause, ErrLeaseLost) {
-			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "token", r.claim.Token())
+			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "revision", r.seen.Load()) // not the token: Progress may hold the claim's mutex
 			r.observe(Event{Type: EventLeaseLost})
 		}
 		r.end(cause)
