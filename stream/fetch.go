@@ -107,6 +107,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		timer.Reset(f.nextLook())
 		select {
 		case <-ctx.Done():
+			f.handOver()
 			return nil
 		case m := <-f.messages:
 			f.receive(m)
@@ -119,6 +120,25 @@ func (f *Fetcher) Run(ctx context.Context) error {
 			}
 			// What was asked for over the old connection may or may not come.
 			f.forget()
+		}
+	}
+}
+
+// handOver ends every pull and passes on what has arrived or is on its way, so
+// that it can be given back now and need not wait for the end of its lease.
+func (f *Fetcher) handOver() {
+	for _, p := range f.pulls {
+		_ = p.sub.Drain() // fails only when the connection is gone
+	}
+	// Once the server has answered, nothing more is on its way. Without an
+	// answer, what has arrived is all that can be handed over.
+	_ = f.stream.nc.FlushTimeout(time.Second)
+	for {
+		select {
+		case m := <-f.messages:
+			f.receive(m)
+		default:
+			return
 		}
 	}
 }
