@@ -11,7 +11,7 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
-func TestFollowUp(t *testing.T) {
+func TestInvariant_I7_FollowUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{Queues: []string{"default", "side"}})
 	parent := func(fail error, commands ...tallyman.Command) tallyman.HandlerFunc {

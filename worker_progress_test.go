@@ -12,7 +12,7 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
-func TestClaim_Progress(t *testing.T) {
+func TestInvariant_I5_Progress(t *testing.T) {
 	t.Parallel()
 	t.Run("is durable, never goes back, and is where the next attempt resumes", func(t *testing.T) {
 		t.Parallel()
@@ -78,7 +78,7 @@ func TestClaim_Progress(t *testing.T) {
 	})
 }
 
-func TestWorker_TakenOver(t *testing.T) {
+func TestInvariant_I4_AStaleWorkerChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, tallyman.Settings{Lease: 3 * time.Second}, tallyman.Topology{})
 	first, goOn := make(chan struct{}), make(chan struct{})
