@@ -85,6 +85,9 @@ func (p *Producer) Close(ctx context.Context) error {
 	for range cap(p.window) {
 		select {
 		case p.window <- struct{}{}:
+		case <-p.life.Done():
+			p.close()
+			return nil // closed before
 		case <-ctx.Done():
 			p.close()
 			return fmt.Errorf("tallyman: close producer: %w", context.Cause(ctx))
@@ -126,6 +129,9 @@ func (p *Producer) Submit(ctx context.Context, c Command) (Submission, error) {
 // the outcome on a goroutine of the producer and must not block. If
 // SubmitAsync itself returns an error, nothing was submitted and done is not called.
 func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submission, error)) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("tallyman: submit %q: nothing was sent: %w", c.ID, context.Cause(ctx))
+	}
 	env, err := dedupe.Identify(c)
 	if err != nil {
 		return fmt.Errorf("tallyman: submit: %w", err)
@@ -138,6 +144,8 @@ func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submiss
 	default:
 		select {
 		case p.window <- struct{}{}:
+		case <-p.life.Done(): // Close keeps the window
+			return fmt.Errorf("tallyman: submit %q: the producer is closed", c.ID)
 		case <-ctx.Done():
 			return fmt.Errorf("tallyman: submit %q: no room in the window of %d: %w", c.ID, cap(p.window), context.Cause(ctx))
 		}

@@ -1,40 +1,140 @@
 package tallyman_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
 )
 
 func TestProducer_SubmitMany(t *testing.T) {
-	t.Run("reports each command under its own number", func(t *testing.T) {
-		p := newPool(t, tallyman.Settings{})
-		producer := p.NewProducer(tallyman.ProducerConfig{})
-		const n = 500
-		ids := make([]string, n)
-		err := producer.SubmitMany(t.Context(), func(yield func(tallyman.Command) bool) {
-			for i := range n {
-				if !yield(tallyman.Command{ID: fmt.Sprintf("c-%d", i), Kind: "echo"}) {
-					return
-				}
-			}
-		}, func(i int, s tallyman.Submission, err error) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	var commands []tallyman.Command
+	for i := range 200 {
+		commands = append(commands, tallyman.Command{ID: fmt.Sprint(i), Kind: "k"})
+	}
+	commands[17].Kind = "not a kind"
+	seen := map[int]string{}
+	if err := r.NewProducer(tallyman.ProducerConfig{Window: 50}).SubmitMany(r.ctx, slices.Values(commands), func(i int, s tallyman.Submission, err error) {
+		seen[i] = s.ID
+		if (err != nil) != (i == 17) {
+			t.Errorf("command %d: %+v, %v", i, s, err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range commands {
+		if seen[i] != commands[i].ID {
+			t.Errorf("outcome %d names %q, want %q", i, seen[i], commands[i].ID)
+		}
+	}
+}
+
+func TestProducer_Absorbs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	c := tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")}
+	check := func(stage string, state tallyman.State) {
+		t.Helper()
+		if sub, err := r.Submit(r.ctx, c); err != nil || !sub.Absorbed || sub.State != state {
+			t.Errorf("%s: %+v, %v; want absorbed in state %q", stage, sub, err, state)
+		}
+		other := c
+		other.Payload = []byte("y")
+		if sub, err := r.Submit(r.ctx, other); !errors.Is(err, tallyman.ErrConflict) {
+			t.Errorf("%s, another payload: %+v, %v; want ErrConflict", stage, sub, err)
+		}
+		other = c
+		other.Kind = "other"
+		if sub, err := r.Submit(r.ctx, other); !errors.Is(err, tallyman.ErrConflict) {
+			t.Errorf("%s, another kind: %+v, %v; want ErrConflict", stage, sub, err)
+		}
+	}
+	var accepted sync.Map
+	var callers sync.WaitGroup
+	for i := range 50 {
+		callers.Go(func() {
+			sub, err := r.Submit(r.ctx, c)
 			if err != nil {
-				t.Errorf("command %d: %v", i, err)
+				t.Errorf("submit: %v", err)
+			} else if !sub.Absorbed {
+				accepted.Store(i, sub)
 			}
-			ids[i] = s.ID
 		})
-		if err != nil {
+	}
+	callers.Wait()
+	n := 0
+	accepted.Range(func(any, any) bool { n++; return true })
+	if n != 1 {
+		t.Errorf("%d of 50 duplicates were accepted, want 1", n)
+	}
+	check("pending", "")
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	if _, err := r.Wait(r.ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	check("done", tallyman.Completed)
+}
+
+func TestProducer_Full(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{MaxCommands: 2})
+	p := r.NewProducer(tallyman.ProducerConfig{Confirm: 200 * time.Millisecond})
+	for _, id := range []string{"a", "b"} {
+		if _, err := p.Submit(r.ctx, tallyman.Command{ID: id, Kind: "echo"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := producer.Close(t.Context()); err != nil {
-			t.Fatal(err)
+	}
+	if _, err := p.Submit(context.WithoutCancel(r.ctx), tallyman.Command{ID: "c", Kind: "echo"}); !errors.Is(err, tallyman.ErrPoolFull) {
+		t.Errorf("into a full pool: %v, want ErrPoolFull", err)
+	}
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	if sub, err := r.Submit(r.ctx, tallyman.Command{ID: "c", Kind: "echo"}); err != nil || sub.Absorbed {
+		t.Errorf("once there is room: %+v, %v; want accepted", sub, err)
+	}
+}
+
+func TestProducer_Refuses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	limit := r.Commands().Limit()
+	for name, c := range map[string]struct {
+		command tallyman.Command
+		want    error
+	}{
+		"an empty id":              {tallyman.Command{Kind: "k"}, tallyman.ErrInvalidID},
+		"an id of 257 bytes":       {tallyman.Command{ID: strings.Repeat("x", 257), Kind: "k"}, tallyman.ErrInvalidID},
+		"an id with a line break":  {tallyman.Command{ID: "a\nb", Kind: "k"}, tallyman.ErrInvalidID},
+		"a kind of two tokens":     {tallyman.Command{ID: "a", Kind: "k.l"}, tallyman.ErrInvalidName},
+		"a body one byte over":     {tallyman.Command{ID: "a", Kind: "k", Payload: make([]byte, limit+1)}, tallyman.ErrTooLarge},
+		"a body and headers above": {tallyman.Command{ID: "a", Kind: "k", Payload: make([]byte, limit)}, tallyman.ErrTooLarge},
+	} {
+		if sub, err := r.Submit(r.ctx, c.command); !errors.Is(err, c.want) {
+			t.Errorf("%s: %+v, %v; want %v", name, sub, err, c.want)
 		}
-		for i, got := range ids {
-			if want := fmt.Sprintf("c-%d", i); got != want {
-				t.Fatalf("number %d: got id %q, want %q", i, got, want)
-			}
+	}
+	over, cancel := context.WithCancel(r.ctx)
+	cancel()
+	if _, err := r.Submit(over, tallyman.Command{ID: "late", Kind: "k"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that is over: %v, want context.Canceled", err)
+	}
+	p := r.NewProducer(tallyman.ProducerConfig{})
+	for range 2 {
+		if err := p.Close(r.ctx); err != nil {
+			t.Errorf("close: %v", err)
 		}
-	})
+	}
+	if _, err := p.Submit(r.ctx, tallyman.Command{ID: "late", Kind: "k"}); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("to a closed producer: %v, want an error at once", err)
+	}
+	if st, err := r.Commands().State(r.ctx); err != nil || st.LastSeq != 0 {
+		t.Errorf("the stream holds %+v, %v; want nothing", st, err)
+	}
 }

@@ -9,11 +9,16 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 // save makes a handler's progress durable. It runs under claim.mu.
 func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (token uint64, err error) {
 	what := fmt.Sprintf("tallyman: save progress of %q at offset %d", r.env.ID, offset)
+	if limit := r.w.pool.records.Limit() - stream.Reserve; len(state) > limit {
+		// The records that follow hold it too, with errors and a trail.
+		return 0, fmt.Errorf("%s: %w: the state has %d bytes, the limit is %d", what, ErrTooLarge, len(state), limit)
+	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if r.settled.Load() || !r.lease.Held() {
 			return 0, fmt.Errorf("%s: %w", what, ErrLeaseLost)

@@ -100,18 +100,23 @@ func (r *run) bearSome(followUps []command.Command, from int) error {
 		}
 	}
 	var failed error
+	// What can never be born is parked once all answers are in: they come on
+	// the pipeline's goroutine, which must not wait for a write.
+	refused := map[int]error{}
 	err := r.w.pool.shared().SubmitMany(r.w.life, commands, func(i int, _ Submission, err error) {
 		switch {
 		case err == nil:
 		case isOneOf(err, ErrConflict, ErrTooLarge, ErrInvalidID, ErrInvalidName):
-			// It can never be born; a human has to know.
-			if err = r.stillborn(followUps[i], from+i+1, err); err != nil {
-				failed = err
-			}
+			refused[i] = err
 		default:
 			failed = err
 		}
 	})
+	for i, why := range refused {
+		if err := r.stillborn(followUps[i], from+i+1, why); err != nil {
+			failed = err
+		}
+	}
 	return errors.Join(err, failed)
 }
 

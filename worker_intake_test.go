@@ -76,7 +76,7 @@ func TestWorker_PlainPublish(t *testing.T) {
 	})
 }
 
-func TestWorker_Conflict(t *testing.T) {
+func TestInvariant_I6_AConflictIsParked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{})
 	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
@@ -139,7 +139,7 @@ func TestWorker_Rival(t *testing.T) {
 	r.emptied(t)
 }
 
-func TestWorker_RivalWithoutEagerClaim(t *testing.T) {
+func TestInvariant_I1_OneReceiptForTwoRunningCopies(t *testing.T) {
 	t.Parallel()
 	// Both copies run, since neither has claimed; one receipt comes of it.
 	settings := brisk

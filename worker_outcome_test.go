@@ -182,7 +182,7 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 }
 
-func TestWorker_Backoff(t *testing.T) {
+func TestInvariant_I8_DelaysGrow(t *testing.T) {
 	t.Parallel()
 	settings := brisk
 	settings.MaxAttempts = 5

@@ -107,7 +107,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		timer.Reset(f.nextLook())
 		select {
 		case <-ctx.Done():
-			f.windDown()
+			f.handOver()
 			return nil
 		case m := <-f.messages:
 			f.receive(m)
@@ -128,18 +128,15 @@ func (f *Fetcher) Run(ctx context.Context) error {
 	}
 }
 
-// windDown takes the server's interest in open pulls away, and hands over what
-// it had sent before it knew: whoever takes it can give it back at once, where
-// otherwise it would wait out its lease and look like an attempt.
-func (f *Fetcher) windDown() {
+// handOver ends every pull and passes on what has arrived or is on its way, so
+// that it can be given back now and need not wait for the end of its lease.
+func (f *Fetcher) handOver() {
 	for _, p := range f.pulls {
-		if err := p.sub.Drain(); err != nil {
-			return // the connection is gone
-		}
+		_ = p.sub.Drain() // fails only when the connection is gone
 	}
-	if err := f.stream.nc.FlushTimeout(time.Second); err != nil {
-		return
-	}
+	// Once the server has answered, nothing more is on its way. Without an
+	// answer, what has arrived is all that can be handed over.
+	_ = f.stream.nc.FlushTimeout(time.Second)
 	for {
 		select {
 		case m := <-f.messages:

@@ -1,0 +1,66 @@
+package tallyman_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+)
+
+func TestWait_AcrossRestart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	short, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err := r.Wait(short, "w"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("before the submission: %v, want the deadline", err)
+	}
+	type answer struct {
+		receipt tallyman.Receipt
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		got, err := r.Wait(r.ctx, "w")
+		answers <- answer{got, err}
+	}()
+	r.submit(t, tallyman.Command{ID: "w", Kind: "echo", Payload: []byte("x")})
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, r.ctx, "the connection", r.nc.IsConnected)
+	start(t, open(t, connect(t, r.server.URL())), tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	if a := <-answers; a.err != nil || string(a.receipt.Result) != "x" {
+		t.Errorf("across a restart: %+v, %v", a.receipt, a.err)
+	}
+}
+
+func TestPool_Denied(t *testing.T) {
+	t.Parallel()
+	conf := writeFile(t, "server.conf", `
+		authorization { users = [
+			{user: op, password: op},
+			{user: weak, password: weak, permissions: {publish: {allow: ">", deny: ["main.commands.>", "$KV.main.>"]}}}
+		] }`)
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir(), ConfigFile: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := tallyman.Create(ctx, connect(t, s.URL(), nats.UserInfo("op", "op")), "main", brisk, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, connect(t, s.URL(), nats.UserInfo("weak", "weak")))
+	_, err = p.Submit(ctx, tallyman.Command{ID: "a", Kind: "echo"})
+	if !errors.Is(err, tallyman.ErrDenied) {
+		t.Errorf("submit: %v, want ErrDenied", err)
+	}
+	w, _ := start(t, p, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	eventually(t, ctx, "a refused write", func() bool { return errors.Is(w.Ready(ctx), tallyman.ErrDenied) })
+}

@@ -1,0 +1,158 @@
+package tallyman_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+func TestWorker_Drain(t *testing.T) {
+	t.Parallel()
+	t.Run("hands back what runs and what waits without burning an attempt", func(t *testing.T) {
+		t.Parallel()
+		// The lease is longer than the test: what is not handed back never comes.
+		r := newRig(t, tallyman.Settings{Lease: 5 * time.Minute}, tallyman.Topology{})
+		entered := make(chan struct{}, 100)
+		causes := make(chan error, 100)
+		mux := route(
+			tallyman.Route{Kind: "quick", Handler: tallyman.HandlerFunc(echo)},
+			tallyman.Route{Kind: "block", Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				if c.ID() == "b-0" {
+					if err := c.Progress(ctx, 7, []byte("saved")); err != nil {
+						return tallyman.Result{}, err
+					}
+				}
+				entered <- struct{}{}
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				return tallyman.Result{}, ctx.Err()
+			})})
+		var seen journal
+		w, stop := start(t, r.Pool, tallyman.WorkerConfig{Mux: mux, Concurrency: 2, Drain: -1, Observe: seen.observe})
+		for i := range 50 { // teaches the worker to fetch ahead
+			r.submit(t, tallyman.Command{ID: fmt.Sprint("q-", i), Kind: "quick"})
+		}
+		r.emptied(t)
+		const n = 12
+		for i := range n {
+			r.submit(t, tallyman.Command{ID: fmt.Sprint("b-", i), Kind: "block"})
+		}
+		<-entered
+		<-entered
+		eventually(t, r.ctx, "deliveries that wait for a slot", func() bool { held, _ := w.InFlight(); return held > 2 })
+		stop()
+		for range 2 {
+			if err := <-causes; !errors.Is(err, tallyman.ErrDraining) {
+				t.Errorf("the context ended for %v, want ErrDraining", err)
+			}
+		}
+		if n := seen.count(tallyman.EventHandedBack, ""); n < 3 {
+			t.Errorf("%d handed back, want those that ran and those that waited", n)
+		}
+		var first sync.Map
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("block", func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			first.Store(c.ID(), [2]uint64{uint64(c.Attempt()), c.Offset()})
+			return tallyman.Result{}, nil
+		})})
+		for i := range n {
+			id := fmt.Sprint("b-", i)
+			got, err := r.Wait(r.ctx, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ran, _ := first.Load(id)
+			want := [2]uint64{1, 0}
+			if i == 0 {
+				want[1] = 7
+			}
+			if ran != want || got.Attempt != 1 {
+				t.Errorf("%s: attempt and offset %v, receipt %+v; want %v", id, ran, got, want)
+			}
+		}
+	})
+	t.Run("lets handlers end within the drain time", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		entered, release := make(chan struct{}), make(chan struct{})
+		w, stop := start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("slow", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+			close(entered)
+			<-release
+			return tallyman.Result{Body: []byte("done")}, ctx.Err()
+		})})
+		r.submit(t, tallyman.Command{ID: "s", Kind: "slow"})
+		<-entered
+		stopped := make(chan struct{})
+		go func() { defer close(stopped); stop() }()
+		eventually(t, r.ctx, "the drain", func() bool { return errors.Is(w.Ready(r.ctx), tallyman.ErrDraining) })
+		close(release)
+		<-stopped
+		rec := r.record(t, "s", func(*kvstate.Record) bool { return true })
+		if rec.State != kvstate.Completed || string(rec.Result) != "done" {
+			t.Errorf("got %+v, want it completed before Run returned", rec)
+		}
+		r.emptied(t)
+	})
+}
+
+func TestWorker_Concurrency(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	const limit, n = 3, 300
+	var running, most, over atomic.Int64
+	for i := range n {
+		r.submit(t, tallyman.Command{ID: fmt.Sprint(i), Kind: "count"})
+	}
+	start(t, r.Pool, tallyman.WorkerConfig{Concurrency: limit, Mux: handle("count", func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+		now := running.Add(1)
+		defer running.Add(-1)
+		if now > limit {
+			over.Add(1)
+		}
+		for {
+			m := most.Load()
+			if now <= m || most.CompareAndSwap(m, now) {
+				return tallyman.Result{}, nil
+			}
+		}
+	})})
+	r.emptied(t)
+	if over.Load() > 0 {
+		t.Errorf("up to %d handlers at once, want at most %d", most.Load(), limit)
+	}
+}
+
+func TestWorker_LongHandlerKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	settings := brisk
+	settings.Lease = time.Second
+	r := newRig(t, settings, tallyman.Topology{})
+	var ran atomic.Int64
+	var seen journal
+	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+		ran.Add(1)
+		enough := time.NewTimer(3 * settings.Lease)
+		defer enough.Stop()
+		select {
+		case <-enough.C:
+			return tallyman.Result{}, nil
+		case <-ctx.Done():
+			return tallyman.Result{}, context.Cause(ctx)
+		}
+	})})
+	r.submit(t, tallyman.Command{ID: "l", Kind: "long"})
+	got, err := r.Wait(r.ctx, "l")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On a machine that stalls for longer than the lease it may be lost; then it must show.
+	if lost := seen.count(tallyman.EventLeaseLost, "l") + seen.count(tallyman.EventDropped, "l"); ran.Load() != 1 && lost == 0 {
+		t.Errorf("ran %d times without a lost lease, receipt %+v; want once", ran.Load(), got)
+	}
+}

@@ -1,0 +1,157 @@
+package tallyman_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+func TestInvariant_I5_Progress(t *testing.T) {
+	t.Parallel()
+	t.Run("is durable, never goes back, and is where the next attempt resumes", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if c.Attempt() > 1 {
+				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
+			}
+			if c.Token() != 0 {
+				t.Errorf("token %d before the first write, want 0", c.Token())
+			}
+			var last uint64
+			for offset := uint64(1); offset <= 5; offset++ {
+				if err := c.Progress(ctx, offset, fmt.Appendf(nil, "state-%d", offset)); err != nil {
+					return tallyman.Result{}, err
+				}
+				e := r.entry(t, "s")
+				if e.Record == nil || e.Record.Offset != offset || string(e.Record.Checkpoint) != fmt.Sprintf("state-%d", offset) {
+					t.Errorf("at offset %d the record holds %+v", offset, e.Record)
+				}
+				if c.Token() == 0 || last != 0 && c.Token() != last {
+					t.Errorf("token %d after %d, want one that stays", c.Token(), last)
+				}
+				last = c.Token()
+			}
+			if err := c.Progress(ctx, 4, nil); err == nil {
+				t.Error("offset 4 was saved after 5")
+			}
+			return tallyman.Result{}, errBroken
+		})})
+		r.submit(t, tallyman.Command{ID: "s", Kind: "steps"})
+		got, err := r.Wait(r.ctx, "s")
+		if err != nil || string(got.Result) != "5 state-5" || got.Attempt != 2 {
+			t.Errorf("got %+v, %v; want attempt 2 to resume at 5", got, err)
+		}
+	})
+	t.Run("leaves room for the command to be parked", func(t *testing.T) {
+		t.Parallel()
+		settings := brisk
+		settings.MaxAttempts = 2
+		r := newRig(t, settings, tallyman.Topology{})
+		limit := r.Records().Limit() - stream.Reserve
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("big", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if err := c.Progress(ctx, 1, make([]byte, limit+1)); !errors.Is(err, tallyman.ErrTooLarge) {
+				t.Errorf("a checkpoint above the limit: %v, want ErrTooLarge", err)
+			}
+			if err := c.Progress(ctx, 1, make([]byte, limit)); err != nil {
+				t.Errorf("a checkpoint at the limit: %v", err)
+			}
+			return tallyman.Result{}, errBroken
+		})})
+		r.submit(t, tallyman.Command{ID: "b", Kind: "big", Payload: make([]byte, 50_000)})
+		got, err := r.Wait(r.ctx, "b")
+		if !errors.Is(err, tallyman.ErrParked) || got.Reason != kvstate.ReasonExhausted {
+			t.Fatalf("got %+v, %v; want parked as exhausted", got, err)
+		}
+		if rec := r.record(t, "b", parked); len(rec.Checkpoint) != limit || rec.Command == nil {
+			t.Errorf("the record holds a checkpoint of %d bytes, command %v", len(rec.Checkpoint), rec.Command != nil)
+		}
+		if e := r.entry(t, kvstate.PayloadKey("b")); len(e.Raw) != 50_000 {
+			t.Errorf("%d bytes of payload are kept, want 50000", len(e.Raw))
+		}
+	})
+}
+
+func TestInvariant_I4_AStaleWorkerChangesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, tallyman.Settings{Lease: 3 * time.Second}, tallyman.Topology{})
+	first, goOn := make(chan struct{}), make(chan struct{})
+	lost := make(chan error, 1)
+	cause := make(chan error, 1)
+	var seen journal
+	_, stop := start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		if err := c.Progress(ctx, 1, nil); err != nil {
+			return tallyman.Result{}, err
+		}
+		close(first)
+		<-goOn
+		lost <- c.Progress(ctx, 2, nil)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return tallyman.Result{Body: []byte("stale")}, nil
+	})})
+	r.submit(t, tallyman.Command{ID: "l", Kind: "long"})
+	<-first
+	mine := r.entry(t, "l").Record
+	theirs, err := mine.Advance(kvstate.Claimed, "another", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs.Attempt++
+	revision, err := r.Records().WriteWait(r.ctx, "l", theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if err := <-lost; !errors.Is(err, tallyman.ErrLeaseLost) {
+		t.Errorf("progress after a takeover: %v, want ErrLeaseLost", err)
+	}
+	if err := <-cause; !errors.Is(err, tallyman.ErrLeaseLost) {
+		t.Errorf("the context ended for %v, want ErrLeaseLost", err)
+	}
+	stop()
+	if n := seen.count(tallyman.EventCompleted, "l"); n != 0 {
+		t.Errorf("%d receipts by a worker that had lost the command", n)
+	}
+	if e := r.entry(t, "l"); e.Revision != revision || e.Record.Owner != "another" {
+		t.Errorf("the record is now %+v at %d, want another's at %d", e.Record, e.Revision, revision)
+	}
+	if st, err := r.Commands().State(r.ctx); err != nil || st.Messages != 1 {
+		t.Errorf("the stream holds %+v, %v; want the command still there", st, err)
+	}
+}
+
+func TestWorker_Eager(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	tokens := make(chan uint64, 10)
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "fenced", Eager: true, Handler: tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		tokens <- c.Token()
+		if c.Attempt() < 3 {
+			return tallyman.Result{}, errBroken
+		}
+		return tallyman.Result{}, nil
+	})})})
+	r.submit(t, tallyman.Command{ID: "e", Kind: "fenced"})
+	got, err := r.Wait(r.ctx, "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for range 3 {
+		token := <-tokens
+		if token <= last {
+			t.Errorf("token %d after %d, want a greater one", token, last)
+		}
+		last = token
+	}
+	if got.Token != last {
+		t.Errorf("the receipt has token %d, want %d", got.Token, last)
+	}
+}
