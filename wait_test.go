@@ -39,7 +39,7 @@ func TestWait_AcrossRestart(t *testing.T) {
 	}
 }
 
-func TestPool_Denied(t *testing.T) {
+func TestPool_DeniedWhileWorking(t *testing.T) {
 	t.Parallel()
 	conf := writeFile(t, "server.conf", `
 		authorization { users = [
