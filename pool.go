@@ -186,6 +186,9 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
+// While the servers elect a leader, Open asks again, until ctx ends or, where it
+// has no deadline, for 30 s.
+//
 // Make nc with Connect, or give it the same options.
 func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err := command.ValidateName("pool", name); err != nil {
@@ -200,7 +203,7 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
 	p := &Pool{name: name, nc: nc, pipe: pipe}
-	if err := p.untilDenied(ctx, func(ctx context.Context) error { return p.open(ctx, js) }); err != nil {
+	if err := p.persist(ctx, func(ctx context.Context) error { return p.open(ctx, js) }); err != nil {
 		pipe.Close()
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
@@ -229,16 +232,45 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	return nil
 }
 
-// untilDenied calls f and ends it early once the server denies what it asks for,
-// so that the error names the subject instead of a timeout.
-func (p *Pool) untilDenied(ctx context.Context, f func(context.Context) error) error {
+const (
+	// openTime is how long Open and a starting worker ask for a leader's
+	// answer where their context sets no limit.
+	openTime = 30 * time.Second
+	// askTime bounds one such question.
+	askTime = 5 * time.Second
+)
+
+// persist calls f until it succeeds, fails for good, or ctx ends: while a
+// cluster elects a leader, questions get no answer or a refusal. It ends early
+// once the server denies what f asks for, with an error that names the subject.
+func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openTime)
+		defer cancel()
+	}
 	ctx, stop := p.pipe.UntilDenied(ctx)
 	defer stop()
-	err := f(ctx)
-	if denied := context.Cause(ctx); err != nil && errors.Is(denied, ErrDenied) {
-		return denied
+	for {
+		ask, cancel := context.WithTimeout(ctx, askTime)
+		err := f(ask)
+		cancel()
+		denied := context.Cause(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(denied, ErrDenied):
+			return denied
+		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, ErrUnavailable, pipeline.ErrIndeterminate):
+			return err
+		}
+		if sleep(ctx, 250*time.Millisecond) != nil {
+			if denied := context.Cause(ctx); errors.Is(denied, ErrDenied) {
+				return denied
+			}
+			return err
+		}
 	}
-	return err
 }
 
 func withRemedy(err, kind error, remedy string) error {

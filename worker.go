@@ -139,7 +139,7 @@ func (w *Worker) InFlight() (held, running int) { return w.slots.counts() }
 // returns nil after that. Errors: ErrNoQueue and ErrSettings at the start, or
 // that the connection was closed for good.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.pool.untilDenied(ctx, w.check); err != nil {
+	if err := w.pool.persist(ctx, w.check); err != nil {
 		return fmt.Errorf("tallyman: run worker: %w", err)
 	}
 	w.handlers, w.stop = context.WithCancelCause(context.WithoutCancel(ctx))
