@@ -186,7 +186,7 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 			other := cmd
 			other.Payload = append([]byte("other "), cmd.Payload...)
 			if err := c.insist(other); !errors.Is(err, tallyman.ErrConflict) {
-				return ids, fmt.Errorf("I6: another payload under the id %s: got %v, want a conflict", cmd.ID, err)
+				return ids, fmt.Errorf("I6: another payload under the id %s was not refused as a conflict but answered with %q", cmd.ID, fmt.Sprint(err))
 			}
 		}
 	}

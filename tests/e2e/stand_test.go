@@ -69,6 +69,7 @@ func newStand(t *testing.T, settings tallyman.Settings) *stand {
 
 // show puts what was written down into the log of a failed test.
 func (s *stand) show(t *testing.T) {
+	t.Helper()
 	for _, name := range []string{"effects", "workers.log", "server.log"} {
 		text, err := os.ReadFile(s.path(name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {

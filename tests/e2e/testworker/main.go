@@ -46,7 +46,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("open effects: %w", err)
 	}
-	defer effects.Close()
+	defer func() { _ = effects.Close() }() // each line is written by then
 	w := &world{effects: effects, gates: os.Getenv("TALLYMAN_GATES"), token: strconv.Itoa(os.Getpid())}
 
 	nc, err := tallyman.Connect(os.Getenv("NATS_URL"))
@@ -58,7 +58,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer func() { _ = pool.Close() }() // the process ends
 	worker, err := pool.NewWorker(tallyman.WorkerConfig{
 		Mux:         w.mux(),
 		Queues:      strings.Fields(os.Getenv("TALLYMAN_QUEUES")),
