@@ -143,7 +143,11 @@ func (r *run) start() {
 	case r.base == nil && r.attempt == 1 && !r.route.Eager:
 		r.enter() // the receipt's compare-and-swap is the fence
 	default:
-		r.takeOver()
+		r.unclaimed = true
+		// Every attempt before the last ended without a word, so this command may
+		// be what kills its workers: or it only happened to run beside that one.
+		r.suspect = limit > 1 && r.attempt == limit && (r.base == nil || r.base.State == kvstate.Claimed)
+		r.enter()
 	}
 }
 
@@ -167,23 +171,34 @@ func (r *run) maxAttempts() int {
 	return n
 }
 
-// takeOver writes the claim before the handler starts. The revision of that
-// write is the fencing token.
-func (r *run) takeOver() {
+// takeOver writes the claim and waits for it: the handler starts after it, and
+// the revision of that write is its fencing token. It runs on the slot of the
+// handler, so that nothing counts as an attempt that has not had a slot. It
+// reports whether the command is this worker's; if not, the run has ended.
+func (r *run) takeOver() bool {
 	next, err := r.next(kvstate.Claimed, "")
 	if err != nil {
 		r.refused(err)
-		return
+		return false
 	}
 	next.Token = 0 // to be read as the revision it gets
-	again := r.attempt > 1
+	gate := make(chan bool, 1)
+	r.gate = gate
 	r.commit(next, func(revision uint64) {
 		r.wrote(next, revision)
-		if again {
-			r.observe(Event{Type: EventTakeover})
-		}
-		r.enter()
+		gate <- true
 	})
+	if !<-gate {
+		return false
+	}
+	r.gate, r.unclaimed = nil, false
+	r.claim.mu.Lock()
+	r.claim.token = r.base.Token
+	r.claim.mu.Unlock()
+	if r.attempt > 1 {
+		r.observe(Event{Type: EventTakeover})
+	}
+	return true
 }
 
 // wrote makes a claim that was just stored the base of what follows.
@@ -208,13 +223,27 @@ func (r *run) enter() {
 		r.handBack()
 	case start:
 		go r.w.serve()
+	case r.suspect:
+		time.AfterFunc(r.w.pool.settings.Lease, r.w.nudge)
+	}
+}
+
+// nudge fills a free slot, should something be ready: a suspect that has waited
+// long enough to be alone.
+func (w *Worker) nudge() {
+	if w.slots.nudge() {
+		w.serve()
 	}
 }
 
 // serve runs what is ready until there is nothing left or its slot is taken away.
 func (w *Worker) serve() {
-	for r := w.slots.next(); r != nil; r = w.slots.next() {
-		if !r.exec() {
+	for {
+		r, more := w.slots.next(w.pool.settings.Lease)
+		if more {
+			go w.serve()
+		}
+		if r == nil || !r.exec() {
 			return
 		}
 	}

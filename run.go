@@ -27,9 +27,13 @@ type run struct {
 	lease *lease.Lease
 
 	// Set while the delivery is judged, before any handler runs.
-	route   *Route
-	attempt int
-	claim   *Claim
+	route     *Route
+	attempt   int
+	claim     *Claim
+	unclaimed bool      // the claim is to be written before the handler starts
+	suspect   bool      // may be what kills its workers: to run alone
+	since     time.Time // when it was put in front of the slots, if suspect
+	gate      chan bool // set while a claim is being written; finish tells it
 
 	// What this run last read or wrote of the record. Owned by whoever moves
 	// the run forward; while the handler runs, under claim.mu.
@@ -51,6 +55,9 @@ type run struct {
 func (r *run) exec() (keep bool) {
 	if !r.lease.Held() {
 		r.drop()
+		return true
+	}
+	if r.unclaimed && !r.takeOver() {
 		return true
 	}
 	ctx, cancel := context.WithCancelCause(r.w.handlers)
@@ -149,6 +156,9 @@ func (r *run) finish() {
 	r.w.keeper.Release(r.lease)
 	r.w.slots.finish()
 	r.w.wakeUp()
+	if r.gate != nil {
+		r.gate <- false
+	}
 }
 
 // drop leaves the delivery to its lease: it comes again, here or elsewhere.

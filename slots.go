@@ -18,7 +18,9 @@ const (
 type slots struct {
 	mu      sync.Mutex
 	limit   int
-	ready   []*run // claimed, in order of arrival
+	ready   []*run // in order of arrival
+	suspect []*run // to run alone, in order of arrival
+	solo    bool   // a suspect is running alone
 	running int    // handlers at work that occupy a slot
 	stuck   int    // handlers that were given up and have not returned
 	held    int    // deliveries taken and not finished, in whatever stage
@@ -87,37 +89,80 @@ func (s *slots) signalLocked() {
 	s.idle = make(chan struct{})
 }
 
-// push puts a claimed run in front of the slots. It reports whether the caller
-// is to start a goroutine that serves a free slot, and false for ok once the
-// slots are closed.
+// push puts a run in front of the slots. It reports whether the caller is to
+// start a goroutine that serves a free slot, and false for ok once the slots
+// are closed.
 func (s *slots) push(r *run) (start, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return false, false
 	}
-	s.ready = append(s.ready, r)
-	if s.running < s.limit {
-		s.running++
-		return true, true
+	if r.suspect {
+		r.since = time.Now()
+		s.suspect = append(s.suspect, r)
+		start = s.running == 0
+	} else {
+		s.ready = append(s.ready, r)
+		start = s.running < s.limit && !s.solo && len(s.suspect) == 0
 	}
-	return false, true
+	if start {
+		s.running++
+	}
+	return start, true
 }
 
-// next returns what to run next on a slot, or nil if the slot is given up.
-func (s *slots) next() *run {
+// next returns what to run next on a slot, or nil if the slot is given up, and
+// whether the caller is to start a goroutine for one more.
+//
+// A suspect runs alone: what is ready waits until the slots are empty and the
+// suspect is through. So a command that kills its worker takes nobody with it
+// on its last attempt, and those that were only beside it complete. If that
+// takes longer than patience, it runs beside the others after all.
+func (s *slots) next(patience time.Duration) (r *run, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.ready) == 0 {
+	s.solo = false // its goroutine was the only one
+	switch {
+	case len(s.suspect) > 0 && s.running == 1:
+		s.solo = true
+		r = shift(&s.suspect)
+		return r, false
+	case len(s.suspect) > 0 && time.Since(s.suspect[0].since) >= patience:
+		r = shift(&s.suspect)
+	case len(s.suspect) == 0 && len(s.ready) > 0:
+		r = shift(&s.ready)
+	default:
 		s.running--
 		s.signalLocked()
-		return nil
+		return nil, false
 	}
-	r := s.ready[0]
-	s.ready[0] = nil
-	if s.ready = s.ready[1:]; len(s.ready) == 0 {
-		s.ready = nil
+	if more = s.running < s.limit && len(s.ready)+len(s.suspect) > 0; more {
+		s.running++
 	}
+	return r, more
+}
+
+// nudge takes a free slot if something is ready, for the caller to serve.
+func (s *slots) nudge() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.solo || s.running >= s.limit || len(s.ready)+len(s.suspect) == 0 {
+		return false
+	}
+	s.running++
+	return true
+}
+
+// shift takes the first of a queue.
+func shift(queue *[]*run) *run {
+	q := *queue
+	r := q[0]
+	q[0] = nil
+	if q = q[1:]; len(q) == 0 {
+		q = nil // let go of the array
+	}
+	*queue = q
 	return r
 }
 
@@ -151,8 +196,8 @@ func (s *slots) close() []*run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	left := s.ready
-	s.ready = nil
+	left := append(s.ready, s.suspect...)
+	s.ready, s.suspect = nil, nil
 	return left
 }
 

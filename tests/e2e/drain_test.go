@@ -86,17 +86,13 @@ func TestPoison_IsParkedAndItsNeighboursComplete(t *testing.T) {
 	settings.Lease = 500 * time.Millisecond
 	s := newStand(t, settings)
 	s.submit(t, "poison", "pill", "x")
-	w, deaths := s.workerSoon(t), 1
-	w.waitEnd(t, "it took the pill")
-	// Who dies in the pill's company each time cannot be told from it: attempts
-	// are counted when they begin. These come after the first death, so that
-	// they have an attempt left when the pill has none.
+	// They are fetched together with the pill, and die in its company.
 	ids := make([]string, 10)
 	for i := range ids {
 		ids[i] = "n-" + strconv.Itoa(i)
 		s.submit(t, "log", ids[i], "x")
 	}
-	w = s.workerSoon(t)
+	w, deaths := s.workerSoon(t), 0
 	await(t, "the pill to be parked", func() bool {
 		if !w.alive() {
 			deaths++
