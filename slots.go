@@ -2,6 +2,7 @@ package tallyman
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -196,7 +197,7 @@ func (s *slots) close() []*run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	left := append(s.ready, s.suspect...)
+	left := slices.Concat(s.ready, s.suspect)
 	s.ready, s.suspect = nil, nil
 	return left
 }

@@ -70,7 +70,7 @@ func survey(ctx context.Context, root *os.Root) (*plan, error) {
 			return err
 		case err != nil:
 			p.skip(path, reason(err))
-			return nil
+			return nil //nolint:nilerr // noted above; the walk goes on
 		case d.IsDir() && d.Name() == ".git":
 			return fs.SkipDir
 		case !d.Type().IsRegular():
