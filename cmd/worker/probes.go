@@ -79,6 +79,6 @@ func serve(l net.Listener, h http.Handler, over <-chan struct{}) error {
 	if err != nil {
 		err = errors.Join(err, s.Close())
 	}
-	_ = <-failed // Serve's word that it was shut down
+	<-failed //nolint:errcheck // Serve's word that it was shut down
 	return err
 }

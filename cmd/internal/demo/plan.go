@@ -70,14 +70,14 @@ func survey(ctx context.Context, root *os.Root) (*plan, error) {
 			return err
 		case err != nil:
 			p.skip(path, reason(err))
-			return nil //nolint:nilerr // noted above; the walk goes on
+			return nil
 		case d.IsDir() && d.Name() == ".git":
 			return fs.SkipDir
 		case !d.Type().IsRegular():
 			return nil
 		case command.ValidateID(path) != nil:
 			p.skip(path, "its path is no valid id")
-			return nil
+			return nil //nolint:nilerr // noted above; the walk goes on
 		}
 		if len(p.orders) >= maxFiles || p.bytes >= maxTotal {
 			left++
