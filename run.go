@@ -63,11 +63,13 @@ func (r *run) exec() (keep bool) {
 	ctx, cancel := context.WithCancelCause(r.w.handlers)
 	defer cancel(nil)
 	r.mu.Lock()
+	tooLate := r.ended != nil
 	r.cancel = cancel
-	if r.ended != nil {
-		cancel(r.ended)
-	}
 	r.mu.Unlock()
+	if tooLate {
+		r.drop() // the lease ended while the claim was being written
+		return true
+	}
 	if r.route.Timeout > 0 {
 		timer := time.AfterFunc(r.route.Timeout, func() { r.end(ErrTimeout) })
 		defer timer.Stop()
@@ -140,8 +142,8 @@ func (r *run) leaseLost(cause error) {
 	r.mu.Lock()
 	atWork := r.cancel != nil
 	r.mu.Unlock()
-	if atWork && !r.settled.Load() {
-		if errors.Is(cause, ErrLeaseLost) {
+	if !r.settled.Load() {
+		if atWork && errors.Is(cause, ErrLeaseLost) {
 			// Not the claim's token: a Progress that was refused comes here with
 			// the claim's mutex in its hands.
 			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "revision", r.seen.Load())
