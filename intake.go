@@ -96,7 +96,15 @@ func (r *run) begin(e kvstate.Entry) {
 		return
 	}
 	r.saw(e.Record, e.Revision)
-	switch dedupe.Judge(r.env, r.d.Seq, e, time.Now()) {
+	found := dedupe.Judge(r.env, r.d.Seq, e, time.Now())
+	if (found == dedupe.Settled || found == dedupe.Repeated) && !e.Record.State.Final() && !r.sure {
+		// Parked is an end that a human can undo, and nothing written from here
+		// on would notice that this answer is old: ask the leader.
+		r.sure = true
+		go r.judgeAnew(nil)
+		return
+	}
+	switch found {
 	case dedupe.Fresh:
 		r.attempt = 1
 		if r.d.Attempts > 1 {
@@ -231,7 +239,7 @@ func (r *run) enter() {
 // nudge fills a free slot, should something be ready: a suspect that has waited
 // long enough to be alone.
 func (w *Worker) nudge() {
-	if w.slots.nudge() {
+	if w.slots.nudge(w.pool.settings.Lease) {
 		w.serve()
 	}
 }
@@ -242,6 +250,9 @@ func (w *Worker) serve() {
 		r, more := w.slots.next(w.pool.settings.Lease)
 		if more {
 			go w.serve()
+		}
+		if r != nil && r.suspect {
+			time.AfterFunc(w.pool.settings.Lease, w.nudge)
 		}
 		if r == nil || !r.exec() {
 			return

@@ -19,38 +19,54 @@ func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (
 		// The records that follow hold it too, with errors and a trail.
 		return 0, fmt.Errorf("%s: %w: the state has %d bytes, the limit is %d", what, ErrTooLarge, len(state), limit)
 	}
+	next, err := r.progressed(offset, state)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if r.settled.Load() || !r.lease.Held() {
 			return 0, fmt.Errorf("%s: %w", what, ErrLeaseLost)
 		}
-		next, err := r.progressed(offset, state)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", what, err)
-		}
 		failpoint("before-progress", r.env.ID)
-		revision, err := r.w.pool.records.WriteWait(ctx, r.env.Token, next)
+		// The end of the handler's context stops further tries, but does not cut
+		// this one off: what is stored must be known.
+		sure, done := context.WithTimeout(r.w.life, settleTime)
+		revision, err := r.w.pool.records.WriteWait(sure, r.env.Token, next)
 		if err == nil {
+			done()
 			failpoint("after-progress", r.env.ID)
 			r.wrote(next, revision)
 			return r.base.Token, nil
 		}
 		if errors.Is(err, kvstate.ErrTooLarge) {
+			done()
 			return 0, fmt.Errorf("%s: %w", what, translate(err))
 		}
 		// Whatever it was, the stored record decides.
-		e, readErr := r.w.pool.records.Read(ctx, r.env.Token)
+		e, readErr := r.w.pool.records.Read(sure, r.env.Token)
+		done()
 		switch {
+		case readErr == nil && r.doubt != nil && sameWrite(e.Record, r.doubt):
+			// An earlier Progress that was never confirmed has been stored after all.
+			r.wrote(r.doubt, e.Revision)
+			r.doubt = nil
+			if next, err = r.progressed(offset, state); err != nil {
+				return 0, fmt.Errorf("%s: %w", what, err)
+			}
+			continue
 		case readErr == nil && sameWrite(e.Record, next):
 			r.wrote(next, e.Revision)
 			return r.base.Token, nil
 		case readErr == nil && e.Revision != next.Revision && e.Raw == nil:
 			r.saw(r.base, e.Revision) // deleted by hand; write it over the marker
+			next.Revision = e.Revision
 		case readErr == nil && e.Revision != next.Revision:
 			r.observe(Event{Type: EventRefused, Err: err})
 			r.lease.Lose(ErrLeaseLost)
 			return 0, fmt.Errorf("%s: %w: %w", what, ErrLeaseLost, err)
 		}
 		if sleepErr := sleep(ctx, pause); sleepErr != nil {
+			r.doubt = next
 			return 0, fmt.Errorf("%s: %w: %w", what, sleepErr, translate(err))
 		}
 	}

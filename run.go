@@ -30,10 +30,12 @@ type run struct {
 	route     *Route
 	attempt   int
 	claim     *Claim
-	unclaimed bool      // the claim is to be written before the handler starts
-	suspect   bool      // may be what kills its workers: to run alone
-	since     time.Time // when it was put in front of the slots, if suspect
-	gate      chan bool // set while a claim is being written; finish tells it
+	sure      bool            // the record was read from the leader, since an old answer would do harm
+	unclaimed bool            // the claim is to be written before the handler starts
+	suspect   bool            // may be what kills its workers: to run alone
+	since     time.Time       // when it was put in front of the slots, if suspect
+	doubt     *kvstate.Record // progress that may or may not be stored; under claim.mu like base
+	gate      chan bool       // set while a claim is being written; finish tells it
 
 	// What this run last read or wrote of the record. Owned by whoever moves
 	// the run forward; while the handler runs, under claim.mu.
@@ -57,8 +59,14 @@ func (r *run) exec() (keep bool) {
 		r.drop()
 		return true
 	}
-	if r.unclaimed && !r.takeOver() {
-		return true
+	if r.unclaimed {
+		if !r.takeOver() {
+			return true
+		}
+		if !r.lease.Held() {
+			r.drop()
+			return true
+		}
 	}
 	ctx, cancel := context.WithCancelCause(r.w.handlers)
 	defer cancel(nil)
@@ -96,15 +104,34 @@ func (r *run) exec() (keep bool) {
 	return true
 }
 
+// errGoexit is the failure of a handler that ended its goroutine.
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit, as t.FailNow does); it has to return an error instead")
+
 // call is the handler with its panic caught.
 func (r *run) call(ctx context.Context) (result Result, err error) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil {
+		p := recover()
+		switch {
+		case p == nil && !returned:
+			// Nothing after this runs on this goroutine: another one settles, and serves the slot.
+			if !r.settled.CompareAndSwap(false, true) {
+				r.w.slots.returned()
+				return
+			}
+			r.returned = time.Now()
+			go func() {
+				r.settle(Result{}, errGoexit, nil, 0)
+				r.w.serve()
+			}()
+		case p != nil:
 			err = &PanicError{Value: p, Stack: debug.Stack()}
 			r.w.log.Error("handler panicked", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	return r.route.Handler.Handle(ctx, r.claim)
+	result, err = r.route.Handler.Handle(ctx, r.claim)
+	returned = true
+	return result, err
 }
 
 // end ends the handler's context for cause. If the handler then does not

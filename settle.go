@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 	next.Error, next.NextAt = clip(err.Error(), maxError), time.Now().Add(delay)
 	r.commit(next, func(uint64) {
 		r.observe(Event{Type: EventRetried, Err: err, Handler: took})
-		r.nak(time.Until(next.NextAt))
+		r.nakIfHeld(time.Until(next.NextAt))
 	})
 }
 
@@ -190,7 +191,7 @@ func (r *run) handBack() {
 	mine := r.base == nil || r.base.State == kvstate.Claimed && r.base.Owner == r.w.owner
 	if !mine || !r.lease.Held() {
 		r.observe(Event{Type: EventHandedBack})
-		r.nakIfHeld()
+		r.nakIfHeld(0)
 		return
 	}
 	next, err := r.next(kvstate.Waiting, "handed back at shutdown")
@@ -201,13 +202,15 @@ func (r *run) handBack() {
 	next.Attempt, next.NextAt = r.attempt-1, time.Now()
 	r.commit(next, func(uint64) {
 		r.observe(Event{Type: EventHandedBack})
-		r.nak(0)
+		r.nakIfHeld(0)
 	})
 }
 
-func (r *run) nakIfHeld() {
+// nakIfHeld gives the delivery back, unless the lease has ended while the record
+// was being written: then a nak would hit the new owner's delivery.
+func (r *run) nakIfHeld(delay time.Duration) {
 	if r.lease.Held() {
-		r.nak(0)
+		r.nak(delay)
 		return
 	}
 	r.finish()
@@ -249,6 +252,13 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 				return
 			case e.Revision == next.Revision:
 				// Not there yet; the lease permitting, write it again.
+			case r.doubt != nil && sameWrite(e.Record, r.doubt):
+				// Progress that was never confirmed has been stored after all.
+				next.Revision, next.Offset, next.Token = e.Revision, e.Record.Offset, e.Record.Token
+				if next.State != kvstate.Completed {
+					next.Checkpoint = e.Record.Checkpoint
+				}
+				r.doubt = nil
 			case e.Raw == nil:
 				// Deleted by hand or expired, and nobody has claimed it since.
 				next.Revision = e.Revision
@@ -293,6 +303,7 @@ func sameWrite(stored, wanted *kvstate.Record) bool {
 	return stored != nil && stored.Revision != wanted.Revision &&
 		stored.Owner == wanted.Owner && stored.State == wanted.State &&
 		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset &&
+		bytes.Equal(stored.Checkpoint, wanted.Checkpoint) &&
 		slices.Equal(stored.Seqs, wanted.Seqs) && lastStep(stored).Equal(lastStep(wanted))
 }
 

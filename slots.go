@@ -19,12 +19,12 @@ const (
 type slots struct {
 	mu      sync.Mutex
 	limit   int
-	ready   []*run // in order of arrival
-	suspect []*run // to run alone, in order of arrival
-	solo    bool   // a suspect is running alone
-	running int    // handlers at work that occupy a slot
-	stuck   int    // handlers that were given up and have not returned
-	held    int    // deliveries taken and not finished, in whatever stage
+	ready   []*run    // in order of arrival
+	suspect []*run    // to run alone, in order of arrival
+	solo    time.Time // since when a suspect runs alone; zero if none does
+	running int       // handlers at work that occupy a slot
+	stuck   int       // handlers that were given up and have not returned
+	held    int       // deliveries taken and not finished, in whatever stage
 	closed  bool
 	spell   time.Duration // moving average of a handler's duration
 	measure bool          // spell holds something
@@ -105,7 +105,7 @@ func (s *slots) push(r *run) (start, ok bool) {
 		start = s.running == 0
 	} else {
 		s.ready = append(s.ready, r)
-		start = s.running < s.limit && !s.solo && len(s.suspect) == 0
+		start = s.running < s.limit && s.solo.IsZero() && len(s.suspect) == 0
 	}
 	if start {
 		s.running++
@@ -123,10 +123,10 @@ func (s *slots) push(r *run) (start, ok bool) {
 func (s *slots) next(patience time.Duration) (r *run, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.solo = false // its goroutine was the only one
+	s.solo = time.Time{} // its goroutine was the only one, or has had its time alone
 	switch {
 	case len(s.suspect) > 0 && s.running == 1:
-		s.solo = true
+		s.solo = time.Now()
 		r = shift(&s.suspect)
 		return r, false
 	case len(s.suspect) > 0 && time.Since(s.suspect[0].since) >= patience:
@@ -144,11 +144,15 @@ func (s *slots) next(patience time.Duration) (r *run, more bool) {
 	return r, more
 }
 
-// nudge takes a free slot if something is ready, for the caller to serve.
-func (s *slots) nudge() bool {
+// nudge takes a free slot if something is ready, for the caller to serve. A
+// suspect that has been alone for patience is so no longer.
+func (s *slots) nudge(patience time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.solo || s.running >= s.limit || len(s.ready)+len(s.suspect) == 0 {
+	if !s.solo.IsZero() && time.Since(s.solo) >= patience {
+		s.solo = time.Time{}
+	}
+	if s.closed || !s.solo.IsZero() || s.running >= s.limit || len(s.ready)+len(s.suspect) == 0 {
 		return false
 	}
 	s.running++

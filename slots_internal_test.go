@@ -33,7 +33,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 			push(t, &s, b, false) // a slot is free, but the suspect comes first
 			push(t, &s, c, false)
 			take(t, &s, pill, false) // a has ended
-			if s.nudge() {
+			if s.nudge(patience) {
 				t.Error("a slot was given away beside a suspect that runs alone")
 			}
 			take(t, &s, b, true) // the suspect is through
@@ -52,7 +52,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 			push(t, &s, pill, false)
 			take(t, &s, nil, false) // b has ended; a goes on
 			time.Sleep(patience)
-			if !s.nudge() {
+			if !s.nudge(patience) {
 				t.Fatal("no slot for a suspect that has waited its time")
 			}
 			take(t, &s, pill, false)

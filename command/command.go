@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -118,6 +119,9 @@ func (c *Command) Validate() error {
 	}
 	if err := ValidateName("queue", c.Queue); err != nil {
 		return fmt.Errorf("command %q: %w", c.ID, err)
+	}
+	if strings.ContainsAny(c.ContentType, "\r\n") {
+		return fmt.Errorf("command %q: %w: the content type %q contains a line break", c.ID, ErrInvalidName, c.ContentType)
 	}
 	return nil
 }
