@@ -1,16 +1,19 @@
 package tallyman_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 func TestProducer_SubmitMany(t *testing.T) {
@@ -81,6 +84,82 @@ func TestProducer_Absorbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("done", tallyman.Completed)
+}
+
+func TestProducer_ParkedStaysParked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	var ran atomic.Int64
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("bad", func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+		ran.Add(1)
+		return tallyman.Result{}, tallyman.Reject(errBroken)
+	})})
+	c := tallyman.Command{ID: "a", Kind: "bad", Payload: []byte("x")}
+	first := r.submit(t, c)
+	parkedFirst, err := r.Wait(r.ctx, "a")
+	if !errors.Is(err, tallyman.ErrParked) {
+		t.Fatalf("got %+v, %v; want parked", parkedFirst, err)
+	}
+	r.emptied(t)
+	got, err := r.Submit(r.ctx, c)
+	if want := (tallyman.Submission{ID: "a", Sequence: first.Sequence, Absorbed: true, State: tallyman.State(kvstate.Parked)}); err != nil || got != want {
+		t.Errorf("the same again: got %+v, %v; want %+v", got, err, want)
+	}
+	other := c
+	other.Payload = []byte("y")
+	if got, err := r.Submit(r.ctx, other); !errors.Is(err, tallyman.ErrConflict) {
+		t.Errorf("another payload: got %+v, %v; want ErrConflict", got, err)
+	}
+	if again, err := r.Wait(r.ctx, "a"); !errors.Is(err, tallyman.ErrParked) || fmt.Sprint(again) != fmt.Sprint(parkedFirst) {
+		t.Errorf("got %+v, %v; want it parked as before, %+v", again, err, parkedFirst)
+	}
+	if st, err := r.Commands().State(r.ctx); err != nil || st.LastSeq != first.Sequence {
+		t.Errorf("the stream has come to %+v, %v; want nothing after sequence %d", st, err, first.Sequence)
+	}
+	if got := ran.Load(); got != 1 {
+		t.Errorf("the handler ran %d times, want once", got)
+	}
+}
+
+func TestProducer_LargestBody(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
+		tallyman.Route{Kind: "echo", Handler: tallyman.HandlerFunc(echo)},
+		tallyman.Route{Kind: "fail", MaxAttempts: 1, Handler: tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+			return tallyman.Result{}, errBroken
+		})},
+	)})
+	limit := r.Commands().Limit()
+	payload := func(n int) []byte { return bytes.Repeat([]byte{'x'}, n) }
+	// The largest body leaves room for headers: the first that is not refused.
+	largest := limit
+	for ; ; largest-- {
+		_, err := r.Submit(r.ctx, tallyman.Command{ID: "first", Kind: "echo", Payload: payload(largest)})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, tallyman.ErrTooLarge) || limit-largest > 512 {
+			t.Fatalf("a body of %d bytes under a limit of %d: %v", largest, limit, err)
+		}
+	}
+	if largest == limit {
+		t.Error("a body at the limit leaves no room for headers and was accepted")
+	}
+	r.submit(t, tallyman.Command{ID: "under", Kind: "echo", Payload: payload(largest - 1)})
+	for id, want := range map[string]int{"first": largest, "under": largest - 1} {
+		if got, err := r.Wait(r.ctx, id); err != nil || len(got.Result) != want {
+			t.Errorf("%s: got a result of %d bytes, %v; want %d", id, len(got.Result), err, want)
+		}
+	}
+	r.submit(t, tallyman.Command{ID: "other", Kind: "fail", Payload: payload(largest)})
+	if got, err := r.Wait(r.ctx, "other"); !errors.Is(err, tallyman.ErrParked) || got.Reason != kvstate.ReasonExhausted {
+		t.Errorf("got %+v, %v; want parked as exhausted", got, err)
+	}
+	if rec := r.record(t, "other", parked); rec.Command == nil || len(rec.Command.Payload) != largest {
+		t.Errorf("the parked record holds command %v, want its payload of %d bytes", rec.Command != nil, largest)
+	}
+	r.emptied(t)
 }
 
 func TestProducer_Full(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -76,6 +77,44 @@ func TestWorker_Drain(t *testing.T) {
 				t.Errorf("%s: attempt and offset %v, receipt %+v; want %v", id, ran, got, want)
 			}
 		}
+	})
+	t.Run("settles at once what handlers return after the end of their context", func(t *testing.T) {
+		t.Parallel()
+		// The lease is longer than the test: what is not settled stays as it was.
+		r := newRig(t, tallyman.Settings{Lease: 5 * time.Minute}, tallyman.Topology{})
+		entered := make(chan struct{}, 3)
+		afterEnd := func(result tallyman.Result, err error) tallyman.HandlerFunc {
+			return func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return result, err
+			}
+		}
+		_, stop := start(t, r.Pool, tallyman.WorkerConfig{Drain: -1, Mux: route(
+			tallyman.Route{Kind: "done", Handler: afterEnd(tallyman.Result{Body: []byte("late")}, nil)},
+			tallyman.Route{Kind: "broken", MaxAttempts: 1, Handler: afterEnd(tallyman.Result{}, errBroken)},
+			tallyman.Route{Kind: "rejected", Handler: afterEnd(tallyman.Result{}, tallyman.Reject(errBroken))},
+		)})
+		for _, kind := range []string{"done", "broken", "rejected"} {
+			r.submit(t, tallyman.Command{ID: kind, Kind: kind})
+			<-entered
+		}
+		stop()
+		for id, want := range map[string]struct {
+			state   kvstate.State
+			attempt int
+		}{"done": {kvstate.Completed, 1}, "broken": {kvstate.Waiting, 0}, "rejected": {kvstate.Parked, 1}} {
+			rec := r.entry(t, command.Token(id)).Record
+			if rec == nil || rec.State != want.state || rec.Attempt != want.attempt {
+				t.Errorf("%s: got %+v once the worker had stopped, want %s at attempt %d", id, rec, want.state, want.attempt)
+			}
+		}
+		// The one attempt that it has is still there.
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "broken", MaxAttempts: 1, Handler: tallyman.HandlerFunc(echo)})})
+		if got, err := r.Wait(r.ctx, "broken"); err != nil || got.Attempt != 1 {
+			t.Errorf("got %+v, %v; want the receipt of attempt 1", got, err)
+		}
+		r.emptied(t)
 	})
 	t.Run("lets handlers end within the drain time", func(t *testing.T) {
 		t.Parallel()

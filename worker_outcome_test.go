@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -264,4 +266,52 @@ func TestWorker_StuckHandler(t *testing.T) {
 		t.Errorf("after the late return: %+v, %v; want it still parked", got, err)
 	}
 	eventually(t, r.ctx, "readiness", func() bool { return w.Ready(r.ctx) == nil })
+}
+
+// TestKind_HostilePayload must not run beside others: it reads the whole
+// process's account of memory.
+func TestKind_HostilePayload(t *testing.T) {
+	const limit = 64 << 20 // for the server and the pool too; the payloads promise gigabytes
+	r := newRig(t, brisk, tallyman.Topology{})
+	var ran atomic.Int64
+	var mux tallyman.Mux
+	tallyman.NewKind[any, any]("any").Handle(&mux, func(context.Context, *tallyman.Claim, any) (any, error) {
+		ran.Add(1)
+		return nil, nil
+	})
+	tallyman.NewKind[[]int, any]("numbers").Handle(&mux, func(context.Context, *tallyman.Claim, []int) (any, error) {
+		ran.Add(1)
+		return nil, nil
+	})
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: &mux})
+	for name, payload := range map[string]string{
+		"a list of four billion":       "\xdd\xff\xff\xff\xff",
+		"a map of four billion":        "\xdf\xff\xff\xff\xff",
+		"a text of four gigabytes":     "\xdb\xff\xff\xff\xff",
+		"bytes, four gigabytes":        "\xc6\xff\xff\xff\xff",
+		"lists within lists, a myriad": strings.Repeat("\x91", 10_000),
+	} {
+		for _, kind := range []string{"any", "numbers"} {
+			t.Run(name+" as the payload of kind "+kind+" parks as malformed with little memory", func(t *testing.T) {
+				id := name + " " + kind
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				r.submit(t, tallyman.Command{ID: id, Kind: kind, ContentType: command.ContentTypeMsgpack, Payload: []byte(payload)})
+				got, err := r.Wait(r.ctx, id)
+				runtime.ReadMemStats(&after)
+				if !errors.Is(err, tallyman.ErrParked) || got.Reason != kvstate.ReasonMalformed || got.Attempt != 1 {
+					t.Errorf("got %+v, %v; want parked as malformed at attempt 1", got, err)
+				}
+				if rec := r.record(t, id, parked); rec.Command == nil || string(rec.Command.Payload) != payload {
+					t.Errorf("parked command %+v, want it whole", rec.Command)
+				}
+				if got := after.TotalAlloc - before.TotalAlloc; got > limit {
+					t.Errorf("%d bytes allocated for a payload of %d, want at most %d", got, len(payload), limit)
+				}
+			})
+		}
+	}
+	if got := ran.Load(); got != 0 {
+		t.Errorf("handlers ran %d times, want none", got)
+	}
 }
