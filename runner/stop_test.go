@@ -74,9 +74,11 @@ func TestExec_Stop(t *testing.T) {
 		path, dead := fifo(t)
 		outer, outerDead := fifo(t)
 		gate, open := gate(t)
-		// Only the outer shell holds descriptor 8, and it does not catch the signal.
+		// Only the outer shell holds descriptor 8, and it does not catch the
+		// signal. The inner one is in wait, which a trap interrupts; its child
+		// holds nothing, should the signal meet it between fork and exec.
 		e := shell(`exec 9>"$FIFO" 8>"$OUTER"
-			sh -c 'trap "cat <\"$GATE\" >&9; exit" TERM; echo 1 >&4; while :; do sleep 1000; done' 8>&-; :`)
+			sh -c 'trap "cat <\"$GATE\" >&9; exit" TERM; sleep 1000 >/dev/null 2>&1 4>&- 9>&- & echo 1 >&4; while :; do wait; done' 8>&-; :`)
 		e.KillAfter, e.Env = hour, map[string]string{"FIFO": path, "OUTER": outer, "GATE": gate}
 		opened := make(chan struct{})
 		go func() {
