@@ -102,7 +102,7 @@ func TestProducer_ParkedStaysParked(t *testing.T) {
 	}
 	r.emptied(t)
 	got, err := r.Submit(r.ctx, c)
-	if want := (tallyman.Submission{ID: "a", Sequence: first.Sequence, Absorbed: true, State: tallyman.State(kvstate.Parked)}); err != nil || got != want {
+	if want := (tallyman.Submission{ID: "a", Sequence: first.Sequence, Absorbed: true, State: kvstate.Parked}); err != nil || got != want {
 		t.Errorf("the same again: got %+v, %v; want %+v", got, err, want)
 	}
 	other := c
