@@ -178,7 +178,7 @@ func TestDecode(t *testing.T) {
 	}
 	t.Run("a record, as show prints it", func(t *testing.T) {
 		t.Parallel()
-		o := run(t, "", string(record), "decode")
+		o := run(t, "", string(record)+"\n", "decode") // as nats kv get --raw prints it
 		o.expect(t, 0)
 		got := o.object(t)
 		equal(t, got, "id", "a")

@@ -43,6 +43,12 @@ func (c *decodeCommand) Run(out *cli.Out) error {
 	}
 	v, err := decode(data)
 	if err != nil {
+		// The nats CLI ends what it prints with a newline, also after raw bytes.
+		if whole, ok := bytes.CutSuffix(data, []byte("\n")); ok {
+			if again, err := decode(whole); err == nil {
+				return out.JSON(again)
+			}
+		}
 		return fmt.Errorf("decode: %w", err)
 	}
 	return out.JSON(v)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -99,5 +100,42 @@ func TestNatsCLI(t *testing.T) {
 		t.Errorf("nats consumer info: got ack wait %v, %d pending, %d outstanding, %d delivered; want %v, 0, 0, at least 3",
 			info.Config.AckWait, info.NumPending, info.NumAckPending, info.Delivered.Consumer, short.Lease)
 	}
+
+	// It watches a pool live: what is there, and then what comes.
+	watch := exec.CommandContext(t.Context(), path, "--server", s.url, "kv", "watch", "main")
+	watch.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "NO_COLOR=1")
+	lines, err := watch.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan string, 1000)
+	go func() {
+		defer close(seen)
+		for in := bufio.NewScanner(lines); in.Scan(); {
+			seen <- in.Text()
+		}
+	}()
+	sees := func(key string) {
+		t.Helper()
+		for line := range seen {
+			if strings.Contains(line, key) {
+				return
+			}
+		}
+		t.Errorf("nats kv watch ended without showing %s", key)
+	}
+	sees("bare")
+	s.submit(t, "log", "live-1", "x")
+	sees("live-1")
+	if err := watch.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	for range seen { // until the pipe has ended
+	}
+	_ = watch.Wait() // killed
+	s.settle(t)
 	checkBooks(t, s)
 }
