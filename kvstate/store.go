@@ -342,11 +342,16 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data}
 	if deleted(h) {
-		e.Raw = nil
-		return e
+		return Entry{Key: key, Revision: revision}
 	}
+	return NewEntry(key, revision, at, data)
+}
+
+// NewEntry makes an entry of what is stored under key at a revision since at.
+// It is for whoever gets the bytes other than through a Store.
+func NewEntry(key command.Token, revision uint64, at time.Time, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data}
 	r, err := Decode(data)
 	if err != nil {
 		e.Err = err

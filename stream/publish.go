@@ -187,7 +187,11 @@ func (s *Stream) stored(data []byte) (Stored, error) {
 
 // parse takes a subject of this stream apart.
 func (s *Stream) parse(subject string) (queue, kind string, token command.Token) {
-	rest, ok := strings.CutPrefix(subject, s.prefix)
+	return parse(s.prefix, subject)
+}
+
+func parse(prefix, subject string) (queue, kind string, token command.Token) {
+	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
 		return "", "", ""
 	}

@@ -68,6 +68,11 @@ func (s *Stream) Subject(queue, kind string, token command.Token) string {
 	return s.prefix + queue + "." + kind + "." + string(token)
 }
 
+// Subject returns the subject of a command of a pool.
+func Subject(pool, queue, kind string, token command.Token) string {
+	return subjectPrefix(pool) + queue + "." + kind + "." + string(token)
+}
+
 // Create makes the stream and its consumers or brings them up to cfg. It never
 // removes a queue. Safe to repeat.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
