@@ -30,6 +30,10 @@ var table = map[string]rule{
 	"internal/pipeline": {
 		why: "it pipelines publishes for stream and kvstate alike and knows neither commands nor records",
 	},
+	"internal/memory": {
+		may: []string{"command", "internal/pipeline", "kvstate", "stream"},
+		why: "it plays the server to tests of the root, so it knows what the root says to a server and nothing of the root",
+	},
 	"stream": {
 		may: []string{"command", "internal/pipeline"},
 		why: "it carries commands and must not know what became of them: whether to ack is decided above it",
@@ -99,7 +103,7 @@ var outside = []struct {
 	{"github.com/nats-io/nats-server/", []string{"embedded"},
 		"a server of 20 MB does not belong into every program that submits a command"},
 	{"github.com/nats-io/nats.go",
-		[]string{root, "stream", "kvstate", "internal/pipeline", "journal", "audit", "embedded", "cmd/*"},
+		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "journal", "audit", "embedded", "cmd/*"},
 		"command, dedupe and lease are tested without a server, and relay and runner act through the root"},
 }
 
