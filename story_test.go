@@ -1,0 +1,488 @@
+package tallyman
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// stories is how many seeds one run of the tests tries.
+const stories = 1000
+
+// TestStories lets a few workers meet a few commands, and random faults meet
+// both, in simulated time. Then everything may end, and the books must balance.
+// A failure prints its seed; TALLYMAN_SEED tells the same story again, up to
+// what the scheduler of goroutines decides.
+func TestStories(t *testing.T) {
+	t.Parallel()
+	if text := os.Getenv("TALLYMAN_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("TALLYMAN_SEED: %v", err)
+		}
+		synctest.Test(t, func(t *testing.T) { tell(t, seed) })
+		return
+	}
+	first := rand.Uint64N(1 << 40)
+	t.Logf("seeds from %d on", first)
+	const lanes = 4
+	for lane := range lanes {
+		t.Run(fmt.Sprintf("every %d. from %d", lanes, lane), func(t *testing.T) {
+			t.Parallel()
+			for i := lane; i < stories; i += lanes {
+				seed := first + uint64(i)
+				if !t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { tell(t, seed) })
+				}) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// story is what happens under one seed.
+type story struct {
+	server   *memory.Server
+	settings Settings
+	began    time.Time
+	mux      *Mux
+	work     sync.WaitGroup // every goroutine that the story starts
+
+	mu     sync.Mutex
+	rng    *rand.Rand
+	faults faultMix
+	calm   bool // no more faults
+	acts   []*act
+	notes  []note
+	people int // members so far
+	alive  map[*member]bool
+}
+
+// faultMix is how often, in 10,000 operations, a fault strikes.
+type faultMix struct{ kill, freeze, cut, lose, delay, lag, stop int }
+
+type note struct {
+	at   time.Time
+	text string
+}
+
+// act is one call of a handler.
+type act struct {
+	n          int
+	id         string
+	by         *member
+	attempt    int
+	token      uint64 // when it began
+	offset     uint64 // likewise
+	checkpoint string
+	at         time.Time
+	saved      []uint64 // offsets of which Progress said that they are durable
+}
+
+// label stands in whatever an act leaves behind.
+func (a *act) label() string { return fmt.Sprintf("<act %d>", a.n) }
+
+// member is a worker's process.
+type member struct {
+	st     *story
+	name   string
+	handle *memory.Handle
+	worker *Worker
+	cancel context.CancelFunc
+}
+
+func tell(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
+	st := &story{
+		rng: rng, began: time.Now(), alive: map[*member]bool{},
+		settings: Settings{Lease: lease, MaxAttempts: 2 + rng.IntN(3), BackoffMin: time.Second, BackoffMax: 5 * time.Second}.WithDefaults(),
+		server:   memory.NewServer(memory.Config{Lease: lease, Retention: DefaultRetention}),
+	}
+	some := func(n int) int { // often none at all
+		if rng.IntN(2) == 0 {
+			return 0
+		}
+		return rng.IntN(n)
+	}
+	st.faults = faultMix{kill: some(300), freeze: some(300), cut: some(300), lose: some(1000), delay: some(1500), lag: some(5000), stop: some(100)}
+	st.mux = &Mux{}
+	for _, route := range []Route{
+		{Kind: "plain"}, {Kind: "eager", Eager: true}, {Kind: "brief", Timeout: 2 * time.Second, MaxAttempts: 2},
+	} {
+		route.Handler = HandlerFunc(func(context.Context, *Claim) (Result, error) { panic("a member puts its own in place") })
+		if err := st.mux.Route(route); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st.note("seed %d, %+v, faults in 10,000 operations: %+v", seed, st.settings, st.faults)
+
+	accepted := st.submitAll(t)
+	for range 2 + st.draw(2) {
+		st.join()
+	}
+	time.Sleep(lease * 6)
+	st.mu.Lock()
+	st.calm = true
+	st.mu.Unlock()
+	st.note("calm")
+	for range 1000 {
+		if st.done(accepted) {
+			break
+		}
+		time.Sleep(lease / 2)
+	}
+	ended := st.done(accepted)
+	st.mu.Lock()
+	members := st.alive
+	st.alive = map[*member]bool{}
+	st.mu.Unlock()
+	for m := range members {
+		m.cancel()
+	}
+	st.work.Wait()
+	time.Sleep(time.Hour) // whatever still hangs returns meanwhile
+
+	var faults []string
+	if !ended {
+		faults = append(faults, fmt.Sprintf("sequences %v never settled, or not everything was accepted", st.server.Held()))
+	}
+	if faults = append(faults, st.check()...); len(faults) > 0 {
+		t.Errorf("TALLYMAN_SEED=%d: %s\n\n%s", seed, strings.Join(faults, "\n  and "), st.text())
+	}
+}
+
+// draw returns a random number below n.
+func (st *story) draw(n int) int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.rng.IntN(n)
+}
+
+// while draws a time up to most; short ones are as likely as long ones.
+func (st *story) while(most time.Duration) time.Duration {
+	return most / time.Duration(int(1)<<st.draw(6)) * time.Duration(1+st.draw(100)) / 100
+}
+
+func (st *story) note(format string, args ...any) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.noteLocked(format, args...)
+}
+
+func (st *story) noteLocked(format string, args ...any) {
+	st.notes = append(st.notes, note{time.Now(), fmt.Sprintf(format, args...)})
+}
+
+// text is the whole story: what the server saw, and the notes, in order.
+func (st *story) text() string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	lines := slices.Clone(st.notes)
+	for _, e := range st.server.Log() {
+		lines = append(lines, note{e.At, "  " + e.String()})
+	}
+	slices.SortStableFunc(lines, func(a, b note) int { return cmp.Compare(a.at.Sub(st.began), b.at.Sub(st.began)) })
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "%12v %s\n", l.at.Sub(st.began), l.text)
+	}
+	return b.String()
+}
+
+// submitAll lets a producer submit commands, one of them twice and one under a
+// taken id, and somebody else send what is no command. It returns what tells how
+// many of them the server has confirmed.
+func (st *story) submitAll(t *testing.T) *confirmed {
+	h := st.server.Connect("producer", st.fates(nil))
+	producer := onDouble(h, st.settings)
+	c := &confirmed{}
+	submit := func(cmd Command) {
+		c.want++
+		wait := st.while(st.settings.Lease * 4)
+		st.work.Go(func() {
+			time.Sleep(wait)
+			for {
+				sub, err := producer.Submit(context.Background(), cmd)
+				if err == nil || isOneOf(err, ErrConflict) {
+					st.note("%s is submitted: %+v, %v", cmd.ID, sub, err)
+					c.add(cmd, sub, err)
+					return
+				}
+			}
+		})
+	}
+	kinds := []string{"plain", "plain", "eager", "brief"}
+	n := 2 + st.draw(4)
+	for i := range n {
+		submit(Command{ID: fmt.Sprint("c", i), Kind: kinds[st.draw(len(kinds))], Payload: []byte("p"), Queue: command.DefaultQueue})
+	}
+	submit(Command{ID: "c0", Kind: "plain", Payload: []byte("p"), Queue: command.DefaultQueue})
+	if st.draw(2) == 0 {
+		submit(Command{ID: "c1", Kind: "plain", Payload: []byte("another payload"), Queue: command.DefaultQueue})
+	}
+	for range st.draw(3) { // what any client may send
+		token := []command.Token{"c1", "c2", "=zz"}[st.draw(3)]
+		wait := st.while(st.settings.Lease * 8)
+		st.work.Go(func() {
+			time.Sleep(wait)
+			err := st.server.Connect("stranger", nil).Commands().Send(command.DefaultQueue, "plain", token, nil, []byte("p"), func(_ stream.Accepted, err error) {
+				st.note("a stranger sent %s: %v", token, err)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	st.work.Go(func() {
+		time.Sleep(st.settings.Lease * 9) // the strangers are through
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.strangers = true
+	})
+	return c
+}
+
+// confirmed is what producers were told.
+type confirmed struct {
+	want int
+
+	mu        sync.Mutex
+	got       int
+	ids       []string
+	strangers bool // all of them have sent what they had
+}
+
+func (c *confirmed) add(cmd Command, _ Submission, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got++
+	if err == nil {
+		c.ids = append(c.ids, cmd.ID)
+	}
+}
+
+// done reports whether everything was accepted and has left the stream, each
+// with an outcome on record.
+func (st *story) done(c *confirmed) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.got < c.want || !c.strangers || len(st.server.Held()) > 0 {
+		return false
+	}
+	for _, id := range c.ids {
+		token, err := dedupe.Token(id)
+		if e := st.server.Entry(token); err != nil || e.Record == nil || !e.Record.State.Terminal() {
+			return false
+		}
+	}
+	return true
+}
+
+// join starts a worker.
+func (st *story) join() {
+	st.mu.Lock()
+	st.people++
+	m := &member{st: st, name: fmt.Sprint("w", st.people)}
+	st.mu.Unlock()
+	m.handle = st.server.Connect(m.name, st.fates(m))
+	pool := onDouble(m.handle, st.settings)
+	mux := &Mux{}
+	for _, route := range st.mux.exact {
+		own := *route
+		own.Handler = HandlerFunc(m.act)
+		if err := mux.Route(own); err != nil {
+			panic(err)
+		}
+	}
+	worker, err := pool.NewWorker(WorkerConfig{
+		Mux: mux, Name: m.name, Concurrency: 1 + st.draw(3), Drain: st.while(time.Second), Grace: time.Second,
+		Logger:  slog.New(slog.DiscardHandler),
+		Observe: func(e Event) { st.note("%s: %s %s, attempt %d, %v", m.name, e.ID, e.Type, e.Attempt, e.Err) },
+	})
+	if err != nil {
+		panic(err)
+	}
+	m.worker = worker
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	st.mu.Lock()
+	st.alive[m] = true
+	st.mu.Unlock()
+	st.work.Go(func() {
+		err := worker.Run(ctx)
+		pool.Close()
+		st.note("%s has ended: %v", m.name, err)
+		if err != nil {
+			st.leave(m, 0) // it came while it was cut off, say: another one comes
+		}
+	})
+	st.note("%s joins", m.name)
+}
+
+// leave ends a worker that is not alive any more, or should not be, and lets
+// another one take its place after a while.
+func (st *story) leave(m *member, after time.Duration) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.leaveLocked(m, after)
+}
+
+func (st *story) leaveLocked(m *member, after time.Duration) {
+	if !st.alive[m] {
+		return
+	}
+	delete(st.alive, m)
+	m.cancel()
+	st.work.Go(func() {
+		time.Sleep(after)
+		st.join()
+	})
+}
+
+// fates is the bad luck of a worker, or of the producer if m is nil.
+func (st *story) fates(m *member) memory.Faults {
+	return func(op memory.Op) memory.Fate {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		most := func(d time.Duration) time.Duration { return time.Duration(st.rng.Int64N(int64(d))) }
+		f := memory.Fate{Delay: most(5 * time.Millisecond), Back: most(5 * time.Millisecond)}
+		if st.calm {
+			return f
+		}
+		strikes := func(of int) bool { return st.rng.IntN(10000) < of }
+		mix, lease := st.faults, st.settings.Lease
+		if strikes(mix.lose) {
+			f.Lost = st.rng.IntN(2) == 0
+			f.Unanswered = !f.Lost
+			st.noteLocked("%s: %s is lost: %v, its answer: %v", m.who(), op, f.Lost, f.Unanswered)
+		}
+		if strikes(mix.delay) {
+			f.Delay, f.Back = most(lease*2), most(lease)
+			st.noteLocked("%s: %s takes %v, its answer %v", m.who(), op, f.Delay, f.Back)
+		}
+		if op == memory.OpMany && strikes(mix.lag) {
+			f.Behind = 1 + st.rng.IntN(6)
+			st.noteLocked("%s: %s from a replica that is %d writes behind", m.who(), op, f.Behind)
+		}
+		if m == nil || !st.alive[m] {
+			return f
+		}
+		switch {
+		case strikes(mix.kill):
+			st.noteLocked("%s is killed at %s", m.name, op)
+			m.handle.Kill()
+			st.leaveLocked(m, most(lease*2))
+		case strikes(mix.stop):
+			st.noteLocked("%s is told to stop at %s", m.name, op)
+			st.leaveLocked(m, most(lease))
+		case strikes(mix.freeze):
+			d := most(lease * 3)
+			st.noteLocked("%s is frozen for %v at %s", m.name, d, op)
+			m.handle.Freeze()
+			time.AfterFunc(d, func() { st.note("%s is thawed", m.name); m.handle.Thaw() })
+		case strikes(mix.cut):
+			d, lose := most(lease*2), st.rng.IntN(2) == 0
+			st.noteLocked("%s is cut off for %v at %s, what it sent is lost: %v", m.name, d, op, lose)
+			m.handle.Cut(lose)
+			time.AfterFunc(d, func() { st.note("%s is connected again", m.name); m.handle.Heal() })
+		}
+		return f
+	}
+}
+
+func (m *member) who() string {
+	if m == nil {
+		return "producer"
+	}
+	return m.name
+}
+
+// act is the handler of every kind: it makes progress in random steps, and ends
+// in one of the ways in which handlers end.
+func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
+	st := m.st
+	if m.handle.Dead() {
+		return Result{}, errGhost
+	}
+	st.mu.Lock()
+	a := &act{n: len(st.acts), id: c.ID(), by: m, attempt: c.Attempt(), token: c.Token(), offset: c.Offset(), checkpoint: string(c.Checkpoint()), at: time.Now()}
+	st.acts = append(st.acts, a)
+	st.noteLocked("%s: %s begins %s, attempt %d, token %d, offset %d %s", m.name, a.label(), a.id, a.attempt, a.token, a.offset, a.checkpoint)
+	st.mu.Unlock()
+	defer func() { st.note("%s: %s ends: %v", m.name, a.label(), context.Cause(ctx)) }()
+	for range st.draw(5) {
+		if sleep(ctx, st.while(st.settings.Lease/2)) != nil {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+		offset := c.Offset() + uint64(st.draw(3))
+		if err := c.Progress(ctx, offset, []byte(a.label())); err != nil {
+			st.note("%s: progress of %s: %v", m.name, a.label(), err)
+			if st.draw(4) > 0 {
+				return Result{}, fmt.Errorf("%s: %w", a.label(), err)
+			}
+		} else if !m.handle.Dead() {
+			st.mu.Lock()
+			a.saved = append(a.saved, offset)
+			st.mu.Unlock()
+		}
+	}
+	failed := fmt.Errorf("%s failed", a.label())
+	switch st.draw(24) {
+	case 0, 1, 2:
+		return Result{}, failed
+	case 3:
+		return Result{}, Reject(failed)
+	case 4:
+		return Result{}, RetryAfter(st.while(time.Second), failed)
+	case 5:
+		return Result{}, Uncertain(failed)
+	case 6:
+		panic(a.label() + " panics")
+	case 7: // hangs, and does not listen
+		time.Sleep(st.while(st.settings.Lease * 3))
+	case 8, 9: // takes longer than its lease
+		if sleep(ctx, st.settings.Lease+st.while(st.settings.Lease)) != nil {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+	case 10, 11, 12:
+		if !strings.Contains(a.id, "/") {
+			for range 1 + st.draw(2) {
+				if err := c.FollowUp(Command{Kind: "plain", Queue: command.DefaultQueue}); err != nil {
+					return Result{}, err
+				}
+			}
+		}
+	}
+	return Result{Body: []byte(a.label())}, nil
+}
+
+var errGhost = Uncertain(fmt.Errorf("the process of this handler was killed"))
+
+// lastOf returns the newest entry of every key that the log holds.
+func lastOf(log []memory.Event) map[command.Token]kvstate.Entry {
+	last := map[command.Token]kvstate.Entry{}
+	for _, e := range log {
+		if e.What == memory.Written {
+			last[e.Entry.Key] = e.Entry
+		}
+	}
+	return last
+}
