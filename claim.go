@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/tallyman-go/tallyman/command"
 )
@@ -17,7 +16,7 @@ type Claim struct {
 	attempt int
 	saver   saver
 
-	mu         sync.Mutex
+	mu         turn // while progress is being saved, for as long as that takes
 	token      uint64
 	offset     uint64
 	checkpoint []byte
