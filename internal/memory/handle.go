@@ -111,10 +111,13 @@ func (h *Handle) Cut(lose bool) {
 	h.changed = make(chan struct{})
 	h.mu.Unlock()
 	h.s.forget(h)
-	for r := range ended {
-		r.timer.Stop()
-		h.in.send(0, func() { r.fail(pipeline.ErrDisconnected) })
-	}
+	// The client library itself notices: nothing has to arrive for that.
+	time.AfterFunc(0, func() {
+		for r := range ended {
+			r.timer.Stop()
+			r.fail(pipeline.ErrDisconnected)
+		}
+	})
 }
 
 // Heal connects again.
