@@ -20,7 +20,7 @@ func (st *story) check() (faults []string) {
 	defer st.mu.Unlock()
 	c := &checker{st: st, log: st.server.Log(), lives: map[command.Token]*life{}, stored: map[command.Token][]int{}, acked: map[uint64]int{}}
 	for _, text := range st.server.Broken() {
-		c.fault("I2: %s", text)
+		c.fault("%s", text)
 	}
 	for i, e := range c.log {
 		switch e.What {
@@ -188,11 +188,17 @@ func (c *checker) spacing(at string, l *life, r *kvstate.Record) {
 	s := c.st.settings
 	delay := r.NextAt.Sub(step.At)
 	want := min(s.BackoffMin<<(r.Attempt-1), s.BackoffMax)
-	if fixed := delay <= time.Second && want > time.Second; !fixed && delay < want*4/5-time.Millisecond && want > time.Second {
-		c.fault("I8: %s waits %v, want about %v", at, delay, want)
+	if found := actLabel.FindStringSubmatch(r.Error); found != nil {
+		n, _ := strconv.Atoi(found[1]) // digits
+		if fixed := c.st.acts[n].delay; fixed > 0 {
+			if delay != fixed {
+				c.fault("I8: %s waits %v, want %v as the handler said", at, delay, fixed)
+			}
+			return
+		}
 	}
-	if delay > want {
-		c.fault("I8: %s waits %v, want at most %v", at, delay, want)
+	if delay < want*4/5 || delay > want {
+		c.fault("I8: %s waits %v, want %v less at most a fifth", at, delay, want)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,11 +37,19 @@ func TestStories(t *testing.T) {
 		if err != nil {
 			t.Fatalf("TALLYMAN_SEED: %v", err)
 		}
-		synctest.Test(t, func(t *testing.T) { tell(t, seed) })
+		synctest.Test(t, func(t *testing.T) { tell(t, seed, new(sightings)) })
 		return
 	}
 	first := rand.Uint64N(1 << 40)
 	t.Logf("seeds from %d on", first)
+	var seen sightings
+	t.Cleanup(func() {
+		for typ := EventCompleted; typ <= EventDropped; typ++ {
+			if seen[typ].Load() == 0 && !t.Failed() {
+				t.Errorf("no worker of %d stories has reported %q: they have become too tame", stories, typ)
+			}
+		}
+	})
 	const lanes = 4
 	for lane := range lanes {
 		t.Run(fmt.Sprintf("every %d. from %d", lanes, lane), func(t *testing.T) {
@@ -48,7 +57,7 @@ func TestStories(t *testing.T) {
 			for i := lane; i < stories; i += lanes {
 				seed := first + uint64(i)
 				if !t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { tell(t, seed) })
+					synctest.Test(t, func(t *testing.T) { tell(t, seed, &seen) })
 				}) {
 					return
 				}
@@ -63,6 +72,7 @@ type story struct {
 	settings Settings
 	began    time.Time
 	mux      *Mux
+	seen     *sightings
 	work     sync.WaitGroup // every goroutine that the story starts
 
 	mu     sync.Mutex
@@ -93,7 +103,8 @@ type act struct {
 	offset     uint64 // likewise
 	checkpoint string
 	at         time.Time
-	saved      []uint64 // offsets of which Progress said that they are durable
+	saved      []uint64      // offsets of which Progress said that they are durable
+	delay      time.Duration // which the handler has asked for
 }
 
 // label stands in whatever an act leaves behind.
@@ -108,11 +119,14 @@ type member struct {
 	cancel context.CancelFunc
 }
 
-func tell(t *testing.T, seed uint64) {
+// sightings counts the events of all stories, by type.
+type sightings [EventDropped + 1]atomic.Int64
+
+func tell(t *testing.T, seed uint64, seen *sightings) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
 	st := &story{
-		rng: rng, began: time.Now(), alive: map[*member]bool{},
+		seen: seen, rng: rng, began: time.Now(), alive: map[*member]bool{},
 		settings: Settings{Lease: lease, MaxAttempts: 2 + rng.IntN(3), BackoffMin: time.Second, BackoffMax: 5 * time.Second}.WithDefaults(),
 		server:   memory.NewServer(memory.Config{Lease: lease, Retention: DefaultRetention}),
 	}
@@ -314,8 +328,11 @@ func (st *story) join() {
 	}
 	worker, err := pool.NewWorker(WorkerConfig{
 		Mux: mux, Name: m.name, Concurrency: 1 + st.draw(3), Drain: st.while(time.Second), Grace: time.Second,
-		Logger:  slog.New(slog.DiscardHandler),
-		Observe: func(e Event) { st.note("%s: %s %s, attempt %d, %v", m.name, e.ID, e.Type, e.Attempt, e.Err) },
+		Logger: slog.New(slog.DiscardHandler),
+		Observe: func(e Event) {
+			st.seen[e.Type].Add(1)
+			st.note("%s: %s %s, attempt %d, %v", m.name, e.ID, e.Type, e.Attempt, e.Err)
+		},
 	})
 	if err != nil {
 		panic(err)
@@ -451,7 +468,11 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 	case 3:
 		return Result{}, Reject(failed)
 	case 4:
-		return Result{}, RetryAfter(st.while(time.Second), failed)
+		delay := st.while(time.Second)
+		st.mu.Lock()
+		a.delay = delay
+		st.mu.Unlock()
+		return Result{}, RetryAfter(delay, failed)
 	case 5:
 		return Result{}, Uncertain(failed)
 	case 6:

@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -84,6 +85,9 @@ func (c *Commands) Queue(ctx context.Context, name string) (stream.Queue, error)
 
 // Say sends an ack or a nak; with it and Ask, the handle is the Line of its deliveries.
 func (h *Handle) Say(reply string, body []byte) error {
+	if strings.HasPrefix(string(body), "-NAK") {
+		h.entitled("a nak", sequence(reply))
+	}
 	fate := h.faults.fate(OpAnswer)
 	if fate.Lost {
 		return nil
@@ -94,8 +98,13 @@ func (h *Handle) Say(reply string, body []byte) error {
 // Ask sends a heartbeat and calls done once it is confirmed, which it is
 // whatever has become of the delivery.
 func (h *Handle) Ask(reply string, body []byte, done func(error)) error {
+	seq, start := sequence(reply), time.Now()
+	h.entitled("a heartbeat", seq)
 	return h.ask(OpExtend, func(Fate) func() {
 		h.s.answer(h.name, reply, body)
-		return func() { done(nil) }
+		return func() {
+			h.lease(seq, start, false)
+			done(nil)
+		}
 	}, done)
 }

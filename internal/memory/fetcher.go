@@ -130,6 +130,7 @@ func (f *Fetcher) receive() {
 			continue
 		}
 		if d := stream.NewDelivery(f.h.s.cfg.Pool, a.m, a.pull.sentAt, f.h); d != nil {
+			f.h.lease(d.Seq, d.LeaseFrom, true)
 			batch = append(batch, d)
 		}
 	}

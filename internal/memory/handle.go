@@ -28,6 +28,7 @@ type Handle struct {
 	limbo   []func()              // what was sent while frozen
 	open    map[*request]struct{} // requests under way
 	changed chan struct{}         // closed and replaced at every cut
+	leases  map[uint64]time.Time  // by sequence: when the lease runs out that this handle knows to have
 }
 
 // request is a request under way.
@@ -38,7 +39,7 @@ type request struct {
 
 // Connect returns a new handle. Its name stands in the log.
 func (s *Server) Connect(name string, faults Faults) *Handle {
-	return &Handle{s: s, name: name, faults: faults, open: map[*request]struct{}{}, changed: make(chan struct{})}
+	return &Handle{s: s, name: name, faults: faults, open: map[*request]struct{}{}, changed: make(chan struct{}), leases: map[uint64]time.Time{}}
 }
 
 // Name returns the handle's name.
@@ -125,6 +126,39 @@ func (h *Handle) Heal() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cut = false
+}
+
+// lease notes that the lease of a sequence lasts from start, as far as this
+// handle can know. One that has run out is not prolonged.
+func (h *Handle) lease(seq uint64, start time.Time, anew bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until, ok := h.leases[seq]
+	if !anew && (!ok || time.Now().After(until)) {
+		return
+	}
+	if end := start.Add(h.s.cfg.Lease); end.After(until) {
+		h.leases[seq] = end
+	}
+}
+
+// entitled notes, as broken, that a handle acts for sequences none of whose
+// leases it has any more (I4). A handle that had none of them is no worker.
+func (h *Handle) entitled(what string, seqs ...uint64) {
+	h.mu.Lock()
+	now, had, has := time.Now(), false, false
+	for _, seq := range seqs {
+		until, ok := h.leases[seq]
+		had = had || ok
+		has = has || ok && !now.After(until)
+	}
+	idle := h.dead
+	h.mu.Unlock()
+	if had && !has && !idle {
+		h.s.mu.Lock()
+		defer h.s.mu.Unlock()
+		h.s.broken = append(h.s.broken, fmt.Sprintf("I4: at %s %s sends %s for sequences %v after the end of its lease", now.Format("15:04:05.000"), h.name, what, seqs))
+	}
 }
 
 // send lets serve happen at the server. It returns ErrCut if it never will.

@@ -32,6 +32,9 @@ func (r *Records) Write(key command.Token, rec *kvstate.Record, done func(revisi
 	if len(body) > r.Limit() {
 		return tooLarge(key, len(body))
 	}
+	if !kvstate.Own(key) {
+		r.h.entitled("a record", rec.Seqs...)
+	}
 	over := rec.Revision
 	w := storing{key: key, data: body, over: &over}
 	if rec.State.Final() {

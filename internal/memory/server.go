@@ -114,8 +114,10 @@ func (s *Server) Log() []Event {
 	return slices.Clone(s.log)
 }
 
-// Broken lists the acks that took a command out of the stream for which no
-// durable entry accounted (I2).
+// Broken lists what no worker may do: acks that took a command out of the stream
+// for which no durable entry accounted (I2), and records, naks and heartbeats
+// that were sent after the end of the sender's lease (I4). The server itself
+// would have taken all of these.
 func (s *Server) Broken() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -221,12 +221,19 @@ func (s *Server) armLocked(now time.Time) {
 	}
 }
 
+// sequence reads the stream sequence out of the subject of an answer; 0, which is none, if there is none.
+func sequence(reply string) uint64 {
+	parts := strings.Split(reply, ".")
+	seq, _ := strconv.ParseUint(parts[min(5, len(parts)-1)], 10, 64)
+	return seq
+}
+
 // answer takes an ack, a nak or a heartbeat. Like the server it looks at the
 // sequence alone, and does not care who sends it.
 func (s *Server) answer(by, reply string, body []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	seq, _ := strconv.ParseUint(strings.Split(reply, ".")[5], 10, 64) // 0, which is no sequence, if it is none
+	seq := sequence(reply)
 	c := &s.stream
 	m := c.messages[seq]
 	if m == nil {
@@ -238,7 +245,7 @@ func (s *Server) answer(by, reply string, body []byte) {
 		s.removeLocked(m)
 		s.noteLocked(by, Event{What: Acked, Seq: seq, Token: m.token})
 		if !s.settled[seq] {
-			s.broken = append(s.broken, fmt.Sprintf("%s acked sequence %d of %s, for which no entry accounts", by, seq, m.token))
+			s.broken = append(s.broken, fmt.Sprintf("I2: %s acked sequence %d of %s, for which no entry accounts", by, seq, m.token))
 		}
 	case text == "+WPI":
 		m.due = time.Now().Add(s.cfg.Lease)
