@@ -21,6 +21,8 @@ const (
 	EventLeaseLost                   // the lease ended while a handler was at work
 	EventStuck                       // a handler ignored the end of its context
 	EventDropped                     // a delivery whose lease had run out before it could begin
+	EventCancelled                   // an operator cancelled the command while this worker had it
+	EventFellBack                    // a damaged record; the attempt resumes from the one before it
 )
 
 // Event is one thing that happened to a command at this worker.
@@ -43,6 +45,7 @@ func (t EventType) String() string {
 	names := [...]string{
 		"completed", "absorbed", "retried", "parked", "takeover",
 		"handed_back", "refused", "lease_lost", "stuck", "dropped",
+		"cancelled", "fell_back",
 	}
 	if int(t) < len(names) {
 		return names[t]

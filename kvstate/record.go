@@ -90,6 +90,12 @@ func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, e
 // Accounts reports whether r speaks for the stream sequence seq.
 func (r *Record) Accounts(seq uint64) bool { return slices.Contains(r.Seqs, seq) }
 
+// Open reports whether an effect was announced whose outcome is not known, so
+// that the command must not simply run again.
+func (r *Record) Open() bool {
+	return r.State == Prepared || r.Intent != nil && !r.State.Terminal() && r.State != Requeued
+}
+
 // AddSeq makes r speak for seq.
 func (r *Record) AddSeq(seq uint64) {
 	if seq != 0 && !r.Accounts(seq) {

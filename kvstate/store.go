@@ -46,6 +46,9 @@ type Entry struct {
 	Raw []byte
 	// Err says why Raw is no record. It wraps command.ErrMalformed.
 	Err error
+	// Label is the state that the entry's header names; it is there also where
+	// the record does not decode. Empty if the entry has no such header.
+	Label State
 }
 
 // Store is the pool's bucket. It is safe for concurrent use.
@@ -283,7 +286,18 @@ func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (ui
 
 // Read returns the entry of key as the stream's leader has it.
 func (s *Store) Read(ctx context.Context, key command.Token) (Entry, error) {
-	req, err := json.Marshal(map[string]string{"last_by_subj": s.prefix + string(key)})
+	return s.read(ctx, key, map[string]any{"last_by_subj": s.prefix + string(key)})
+}
+
+// Oldest returns the oldest revision that the bucket still has of key's entry,
+// as the stream's leader has it: the one before the newest, or the newest
+// itself if there is no other.
+func (s *Store) Oldest(ctx context.Context, key command.Token) (Entry, error) {
+	return s.read(ctx, key, map[string]any{"seq": 1, "next_by_subj": s.prefix + string(key)})
+}
+
+func (s *Store) read(ctx context.Context, key command.Token, query map[string]any) (Entry, error) {
+	req, err := json.Marshal(query)
 	if err != nil {
 		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
 	}
@@ -342,7 +356,7 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data}
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: State(h.Get(command.HeaderState))}
 	if deleted(h) {
 		e.Raw = nil
 		return e
@@ -353,7 +367,7 @@ func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, da
 		return e
 	}
 	r.Revision, r.StoredAt = revision, at
-	if r.State == Claimed && r.Token == 0 {
+	if (r.State == Claimed || r.State == Prepared) && r.Token == 0 {
 		r.Token = revision // the claim's own revision is its token; it could not be written into itself
 	}
 	e.Record = r
