@@ -55,10 +55,10 @@ func (c *Claim) Progress(ctx context.Context, offset uint64, state []byte) error
 		return err
 	}
 	if c.pace.held++; c.durable.intent == nil && !c.pace.due() {
+		c.ahead = &next
 		if ctx.Err() != nil {
 			return fmt.Errorf("tallyman: progress of %q: %w", c.cmd.ID, context.Cause(ctx))
 		}
-		c.ahead = &next
 		return nil
 	}
 	return c.saveLocked(ctx, next)
