@@ -192,7 +192,7 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
-// While the servers elect a leader, Open asks again, until ctx ends or, where it
+// While the servers elect a leader, or none can be reached, Open asks again, until ctx ends or, where it
 // has no deadline, for 30 s.
 //
 // Make nc with Connect, or give it the same options.
@@ -247,7 +247,8 @@ const (
 )
 
 // persist calls f until it succeeds, fails for good, or ctx ends: while a
-// cluster elects a leader, questions get no answer or a refusal. It ends early
+// cluster elects a leader, questions get no answer or a refusal, and while the
+// connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
 	if _, limited := ctx.Deadline(); !limited {
@@ -267,7 +268,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 			return nil
 		case errors.Is(denied, ErrDenied):
 			return denied
-		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, ErrUnavailable, pipeline.ErrIndeterminate):
+		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, nats.ErrReconnectBufExceeded, ErrUnavailable, pipeline.ErrIndeterminate):
 			return err
 		}
 		if sleep(ctx, 250*time.Millisecond) != nil {

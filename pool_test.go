@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
@@ -88,6 +89,33 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 	sub, err := p.Submit(ctx, tallyman.Command{ID: "c-1", Kind: "echo", Payload: []byte("c-1")})
 	if err != nil || !sub.Absorbed || sub.State != tallyman.Completed {
 		t.Errorf("resubmit: %+v, %v; want absorbed, completed", sub, err)
+	}
+}
+
+func TestOpen_WhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	gone := make(chan struct{})
+	nc := connect(t, r.server.URL(), nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		if err != nil { // not that of the test's own end
+			close(gone)
+		}
+	}))
+	r.server.Kill()
+	<-gone
+	opened := make(chan error, 1)
+	go func() {
+		p, err := tallyman.Open(r.ctx, nc, "main")
+		if err == nil {
+			err = p.Close()
+		}
+		opened <- err
+	}()
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Errorf("got %v, want the pool once the server is back", err)
 	}
 }
 
