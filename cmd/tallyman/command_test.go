@@ -69,6 +69,29 @@ func TestShow(t *testing.T) {
 		equal(t, got, "reason", "rejected")
 		equal(t, got["command"].(map[string]any), "payload", "x")
 	})
+	t.Run("what is not filed under its id is found by the key that parked names", func(t *testing.T) {
+		record, err := kvstate.Encode(&kvstate.Record{ID: "a b", Kind: "echo", State: kvstate.Parked, Reason: kvstate.ReasonConflict, Seqs: []uint64{9}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.js(t).Publish(t.Context(), "$KV.main._conflict/9", record); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, "parked").expect(t, 0, "a b (_conflict/9)")
+		o := s.run(t, "show", "_conflict/9", "--json")
+		o.expect(t, 0)
+		equal(t, o.object(t), "id", "a b")
+		equal(t, o.object(t), "reason", "conflict")
+		s.run(t, "show", "_conflict/10").expect(t, 1, "not found")
+		s.run(t, "show", "_pool").expect(t, 1, "not found")
+	})
+	t.Run("a damaged record is named with what can be done", func(t *testing.T) {
+		if _, err := s.js(t).Publish(t.Context(), "$KV.main.x=20y", []byte("garbage")); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, "show", "x y").expect(t, 1, "damaged", "nats kv get main x=20y --raw", "nats kv purge main x=20y")
+		s.run(t, "list").expect(t, 0, "left out 1 with a damaged record; tallyman audit names them")
+	})
 	t.Run("an unknown id is an error", func(t *testing.T) {
 		s.run(t, "show", "nobody").expect(t, 1, `command "nobody": not found in pool "main"`, "never submitted")
 	})
