@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,10 +33,31 @@ func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
 		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
 		nats.PermissionErrOnSubscribe(true),
 	}, options...)...)
+	var bad *url.Error
+	if errors.As(err, &bad) { // its text holds the URL
+		return nil, fmt.Errorf("tallyman: connect to %s: not a valid URL; write special characters of user and password as %%XX", redact(urls))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("tallyman: connect to %s: %w", urls, err)
+		return nil, fmt.Errorf("tallyman: connect to %s: %w", redact(urls), err)
 	}
 	return nc, nil
+}
+
+// redact spells URLs of servers without user, password and token.
+func redact(urls string) string {
+	each := strings.Split(urls, ",")
+	for i, u := range each {
+		at := strings.LastIndexByte(u, '@')
+		if at < 0 {
+			continue
+		}
+		begin := 0
+		if scheme := strings.Index(u[:at], "://"); scheme >= 0 {
+			begin = scheme + len("://")
+		}
+		each[i] = u[:begin] + "xxxxx" + u[at:]
+	}
+	return strings.Join(each, ",")
 }
 
 // Pool is one named set of JetStream assets: a command stream, a bucket of

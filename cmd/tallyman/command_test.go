@@ -232,6 +232,16 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+func TestConnect_Refused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	o := s.run(t, "status", "--server", strings.Replace(s.url, "op:op@", "op:s3cret@", 1))
+	o.expect(t, 1, "nats://xxxxx@127.0.0.1:", "name a user with --creds, --nkey or --context")
+	if strings.Contains(o.stderr, "s3cret") || strings.Contains(o.stderr, "is a server running") {
+		t.Errorf("got %q, want neither the password nor a doubt about the server", o.stderr)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	run(t, "", "", "fly").expect(t, 2, "fly")

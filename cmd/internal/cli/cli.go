@@ -101,6 +101,9 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 		options = append(options, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
 	nc, err := tallyman.Connect(url, options...)
+	if errors.Is(err, nats.ErrAuthorization) {
+		return nil, fmt.Errorf("%w; name a user with --creds, --nkey or --context, or in the URL of --server", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; is a server running there? name another with --server or NATS_URL", err)
 	}
