@@ -175,7 +175,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 		return
 	}
 	delay := verdict.Delay
-	if !verdict.Fixed {
+	if !verdict.Fixed || delay <= 0 { // at once would burn all attempts in no time
 		delay = r.w.pool.settings.backoff(r.attempt)
 	}
 	next, illegal := r.next(kvstate.Waiting, err.Error())
