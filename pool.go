@@ -22,17 +22,9 @@ import (
 const DefaultPool = "main"
 
 // Connect connects to the servers of a comma-separated list of URLs with the
-// options that a pool wants: it reconnects for ever, and keeps nothing in a
-// buffer meanwhile, since an ack or write that is sent minutes later may hit
-// what is somebody else's by then. Further options come after these.
+// options of ConnectOptions. Further options come after these.
 func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(urls, append([]nats.Option{
-		nats.MaxReconnects(-1),
-		nats.ReconnectBufSize(-1),
-		nats.ReconnectWait(250 * time.Millisecond),
-		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
-		nats.PermissionErrOnSubscribe(true),
-	}, options...)...)
+	nc, err := nats.Connect(urls, append(ConnectOptions(), options...)...)
 	var bad *url.Error
 	if errors.As(err, &bad) { // its text holds the URL
 		return nil, fmt.Errorf("tallyman: connect to %s: not a valid URL; write special characters of user and password as %%XX", redact(urls))
@@ -58,6 +50,26 @@ func redact(urls string) string {
 		each[i] = u[:begin] + "xxxxx" + u[at:]
 	}
 	return strings.Join(each, ",")
+}
+
+// ConnectOptions returns the options that a pool wants of a connection:
+//
+//   - It reconnects for ever.
+//   - It keeps nothing in a buffer meanwhile, since an ack or write that is sent
+//     minutes later may hit what is somebody else's by then.
+//   - It gives up a server that has been silent for 15 s, half of the default
+//     lease. By default that would take 6 minutes for a connection that
+//     died without a word.
+func ConnectOptions() []nats.Option {
+	return []nats.Option{
+		nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.PermissionErrOnSubscribe(true),
+	}
 }
 
 // Pool is one named set of JetStream assets: a command stream, a bucket of
@@ -218,7 +230,7 @@ func (s Settings) over(below Settings) Settings {
 // While the servers elect a leader, or none can be reached, Open asks again, until ctx ends or, where it
 // has no deadline, for 30 s.
 //
-// Make nc with Connect, or give it the same options.
+// Make nc with Connect, or give it ConnectOptions.
 func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err := command.ValidateName("pool", name); err != nil {
 		return nil, fmt.Errorf("tallyman: open pool: %w", err)

@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -126,4 +127,22 @@ func (b *batch) finish() {
 		}
 	}
 	b.done(b.entries, nil)
+}
+
+// ReadManyWait is ReadMany that waits for the answer, at most until ctx ends.
+func (s *Store) ReadManyWait(ctx context.Context, keys []command.Token) ([]Entry, error) {
+	type answer struct {
+		entries []Entry
+		err     error
+	}
+	answers := make(chan answer, 1)
+	if err := s.ReadMany(keys, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.entries, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
+	}
 }

@@ -74,7 +74,7 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 	}
 	options := []nats.Option{nats.Name(name)}
 	if c.Context != "" {
-		nc, _, err := natscontext.Connect(c.Context, append(options, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))...)
+		nc, _, err := natscontext.Connect(c.Context, append(tallyman.ConnectOptions(), options...)...)
 		if err != nil {
 			return nil, fmt.Errorf("connect with context %q: %w", c.Context, err)
 		}
