@@ -46,6 +46,8 @@ type Entry struct {
 	Raw []byte
 	// Err says why Raw is no record. It wraps command.ErrMalformed.
 	Err error
+	// At is when the server stored this revision; zero if it was never written.
+	At time.Time
 }
 
 // Store is the pool's bucket. It is safe for concurrent use.
@@ -342,7 +344,7 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data}
+	e := Entry{Key: key, Revision: revision, Raw: data, At: at}
 	if deleted(h) {
 		e.Raw = nil
 		return e
@@ -355,6 +357,9 @@ func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, da
 	r.Revision, r.StoredAt = revision, at
 	if r.State == Claimed && r.Token == 0 {
 		r.Token = revision // the claim's own revision is its token; it could not be written into itself
+		if n := len(r.Trail); n > 0 && r.Trail[n-1].State == Claimed {
+			r.Trail[n-1].Token = revision // likewise, and whoever takes over copies the trail
+		}
 	}
 	e.Record = r
 	return e
