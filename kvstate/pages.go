@@ -1,15 +1,18 @@
 package kvstate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 const (
@@ -90,7 +93,7 @@ func (s *Store) Page(ctx context.Context, pattern command.Token, from uint64) (e
 func (s *Store) LastRevision(ctx context.Context) (uint64, error) {
 	str, err := s.js.Stream(ctx, s.stream)
 	if err != nil {
-		return 0, fmt.Errorf("kvstate: newest revision of %s: %w", s.stream, err)
+		return 0, fmt.Errorf("kvstate: newest revision of %s: %w", s.stream, pipeline.Away(err))
 	}
 	return str.CachedInfo().State.LastSeq, nil
 }
@@ -111,4 +114,26 @@ func (s *Store) Revisions(ctx context.Context, key command.Token) ([]Entry, erro
 		}
 	}
 	return all, nil
+}
+
+// Newest returns the newest entries of those of up to MaxBatch keys that were
+// written at revision from or later, in the order of their revisions. See Page
+// for replicas that lag.
+func (s *Store) Newest(ctx context.Context, keys []command.Token, from uint64) ([]Entry, error) {
+	type answer struct {
+		entries []Entry
+		err     error
+	}
+	answers := make(chan answer, 1)
+	if err := s.readMany(keys, from, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		fresh := slices.DeleteFunc(a.entries, func(e Entry) bool { return e.Revision < max(from, 1) })
+		slices.SortFunc(fresh, func(a, b Entry) int { return cmp.Compare(a.Revision, b.Revision) })
+		return slices.CompactFunc(fresh, func(a, b Entry) bool { return a.Revision == b.Revision }), a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
+	}
 }
