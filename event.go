@@ -3,6 +3,7 @@ package tallyman
 import (
 	"time"
 
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -18,7 +19,7 @@ const (
 	EventTakeover                    // an attempt that had ended elsewhere goes on here
 	EventHandedBack                  // given back at shutdown
 	EventRefused                     // a write lost its compare-and-swap: someone else owns the command
-	EventLeaseLost                   // the lease ended while a handler was at work
+	EventLeaseLost                   // the lease ended while a handler was at work; Err says how
 	EventStuck                       // a handler ignored the end of its context
 	EventDropped                     // a delivery whose lease had run out before it could begin
 	EventCancelled                   // an operator cancelled the command while this worker had it
@@ -32,6 +33,8 @@ type Event struct {
 	Kind    string
 	Queue   string
 	Attempt int
+	// Key is where a copy that was parked or absorbed is filed, if not under its id.
+	Key     command.Token
 	Reason  kvstate.Reason
 	Err     error
 	Handler time.Duration // how long the handler ran

@@ -86,7 +86,7 @@ func (r *run) judgeAnew(why error) {
 		}
 	}
 	r.w.log.Warn("cannot read a record, the command comes again", "id", r.env.ID, "error", why)
-	r.drop()
+	r.dropFor(why)
 }
 
 // begin judges the delivery in the light of its record. It does not block.
@@ -240,6 +240,7 @@ func (r *run) wrote(rec *kvstate.Record, revision uint64) {
 		rec.Trail[len(rec.Trail)-1].Token = revision
 	}
 	r.saw(rec, revision)
+	r.token.Store(rec.Token)
 }
 
 // enter puts the run in front of the slots.
@@ -295,7 +296,7 @@ func (r *run) absorb() {
 			r.leave("file an absorbed copy", err)
 			return
 		}
-		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed})
+		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed, Key: kvstate.AbsorbedKey(r.d.Seq)})
 	})
 	if err != nil {
 		r.leave("file an absorbed copy", err)
@@ -337,5 +338,5 @@ func (r *run) meetRival() {
 // leave drops a delivery because of a failure that the log should show.
 func (r *run) leave(what string, err error) {
 	r.w.log.Warn("cannot "+what+", the command comes again", "id", r.env.ID, "sequence", r.d.Seq, "error", translate(err))
-	r.drop()
+	r.dropFor(fmt.Errorf("cannot %s: %w", what, translate(err)))
 }

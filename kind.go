@@ -91,6 +91,21 @@ func (k Kind[In, Out]) Handle(mux *Mux, fn func(ctx context.Context, claim *Clai
 	mux.Handle(k.name, k.Handler(fn))
 }
 
+// Wait waits for the outcome of a command of this kind, as [Pool.Wait] does,
+// and decodes its result. The receipt comes along; with an error it is the only
+// thing that may be set.
+//
+//	done, receipt, err := Resize.Wait(ctx, pool, "img-7")
+func (k Kind[In, Out]) Wait(ctx context.Context, pool *Pool, id string) (Out, Receipt, error) {
+	receipt, err := pool.Wait(ctx, id)
+	if err != nil {
+		var none Out
+		return none, receipt, err
+	}
+	out, err := k.Result(receipt)
+	return out, receipt, err
+}
+
 // Result decodes the result of a receipt of this kind.
 func (k Kind[In, Out]) Result(r Receipt) (Out, error) {
 	var out Out

@@ -68,7 +68,7 @@ func (r *run) fileAside(key command.Token, rec *kvstate.Record) error {
 			return
 		}
 		r.w.log.Warn("parked", "id", rec.ID, "kind", rec.Kind, "sequence", r.d.Seq, "reason", rec.Reason, "error", rec.Error)
-		r.ack(command.Proof{Revision: revision}, Event{Type: EventParked, Reason: rec.Reason, Err: errors.New(rec.Error)})
+		r.ack(command.Proof{Revision: revision}, Event{Type: EventParked, Key: key, Reason: rec.Reason, Err: errors.New(rec.Error)})
 	})
 }
 

@@ -44,6 +44,8 @@ type run struct {
 	revision uint64 // to expect in the next write
 
 	begun    atomic.Bool   // the handler has been called
+	failed   atomic.Bool   // the handler returned an error, or was given up
+	token    atomic.Uint64 // under which this worker has claimed it; 0 if it has not
 	seen     atomic.Uint64 // copy of revision that heartbeats may read
 	settled  atomic.Bool   // the outcome is being written, by the handler's return or without it
 	returned time.Time     // when the handler did; owned by whoever set settled
@@ -95,6 +97,7 @@ func (r *run) exec() (keep bool) {
 		return false
 	}
 	r.returned = returned
+	r.failed.Store(err != nil)
 	took := returned.Sub(began)
 	r.w.slots.ran(took)
 	var cause error
@@ -195,6 +198,7 @@ func (r *run) giveUp(cause error) {
 	r.w.slots.giveUp()
 	go r.w.serve()
 	r.returned = time.Now()
+	r.failed.Store(true)
 	r.settle(Result{}, err, cause, 0)
 }
 
@@ -208,7 +212,7 @@ func (r *run) leaseLost(cause error) {
 			// Not the claim's token: a Progress that was refused comes here with
 			// the claim's mutex in its hands.
 			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "revision", r.seen.Load())
-			r.observe(Event{Type: EventLeaseLost})
+			r.observe(Event{Type: EventLeaseLost, Err: cause})
 		}
 		r.end(cause)
 	}
@@ -226,7 +230,12 @@ func (r *run) finish() {
 
 // drop leaves the delivery to its lease: it comes again, here or elsewhere.
 func (r *run) drop() {
-	r.observe(Event{Type: EventDropped})
+	r.dropFor(nil)
+}
+
+// dropFor is drop because of a failure; nil if the lease had run out.
+func (r *run) dropFor(err error) {
+	r.observe(Event{Type: EventDropped, Err: err})
 	r.finish()
 }
 
@@ -248,6 +257,7 @@ func (r *run) cancelled() {
 
 func (r *run) observe(e Event) {
 	e.ID, e.Kind, e.Queue, e.Attempt = r.env.ID, r.env.Kind, r.env.Queue, r.attempt
+	r.note(e)
 	r.w.cfg.Observe(e)
 }
 

@@ -133,11 +133,12 @@ func (r *run) stillborn(c command.Command, n int, why error) error {
 	rec.Reason, rec.Error, rec.Command = kvstate.ReasonConflict, clip(why.Error(), maxError), &c
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
 	defer cancel()
-	_, err = r.w.pool.records.WriteWait(ctx, kvstate.FollowUpConflictKey(r.env.Token, n), rec)
+	key := kvstate.FollowUpConflictKey(r.env.Token, n)
+	_, err = r.w.pool.records.WriteWait(ctx, key, rec)
 	if errors.Is(err, kvstate.ErrStale) {
 		return nil // parked by an earlier try
 	}
-	r.observe(Event{Type: EventParked, Reason: kvstate.ReasonConflict, Err: why})
+	r.observe(Event{Type: EventParked, Key: key, Reason: kvstate.ReasonConflict, Err: why})
 	return err
 }
 
@@ -193,8 +194,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 // handBack returns a command to the pool at shutdown. The attempt it had begun
 // is taken back, on record, so that the next delivery does not count it.
 func (r *run) handBack() {
-	mine := r.base == nil || r.base.Owner == r.w.owner && (r.base.State == kvstate.Claimed || r.base.State == kvstate.Prepared)
-	if !mine || !r.lease.Held() {
+	if !r.unwritten() || !r.lease.Held() {
 		r.observe(Event{Type: EventHandedBack})
 		r.nakIfHeld(0)
 		return

@@ -21,6 +21,7 @@ const (
 	corruptPrefix   = "_corrupt/"
 	payloadPrefix   = "_payload/"
 	probePrefix     = "_probe/"
+	notePrefix      = "_note."
 )
 
 // AbsorbedKey is where a sequence is accounted for that changed nothing,
@@ -51,6 +52,12 @@ func PayloadKey(key command.Token) command.Token { return payloadPrefix + key }
 
 // ProbeKey is what a worker writes to learn whether it can.
 func ProbeKey(owner string) command.Token { return command.Token(probePrefix + owner) }
+
+// NoteKey is where one note about the command with this token lies. Tokens
+// hold no dot, so "_note.<token>.*" finds all of them.
+func NoteKey(token command.Token, unique string) command.Token {
+	return notePrefix + token + "." + command.Token(unique)
+}
 
 // AbsorbedSeq returns the sequence that key accounts for, if it is an AbsorbedKey.
 func AbsorbedSeq(key command.Token) (seq uint64, ok bool) {

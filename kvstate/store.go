@@ -49,6 +49,8 @@ type Entry struct {
 	// Label is the state that the entry's header names; it is there also where
 	// the record does not decode. Empty if the entry has no such header.
 	Label State
+	// At is when the server stored this revision; zero if it was never written.
+	At time.Time
 }
 
 // Store is the pool's bucket. It is safe for concurrent use.
@@ -356,7 +358,7 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data, Label: State(h.Get(command.HeaderState))}
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: State(h.Get(command.HeaderState)), At: at}
 	if deleted(h) {
 		e.Raw = nil
 		return e
@@ -369,6 +371,9 @@ func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, da
 	r.Revision, r.StoredAt = revision, at
 	if (r.State == Claimed || r.State == Prepared) && r.Token == 0 {
 		r.Token = revision // the claim's own revision is its token; it could not be written into itself
+		if n := len(r.Trail); n > 0 && r.Trail[n-1].State == r.State {
+			r.Trail[n-1].Token = revision // likewise, and whoever takes over copies the trail
+		}
 	}
 	e.Record = r
 	return e

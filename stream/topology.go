@@ -156,6 +156,7 @@ type Queue struct {
 	Pending     uint64 // not yet delivered
 	Outstanding int    // delivered and not settled: running, or waiting for a retry
 	Redelivered int
+	Delivered   uint64 // the newest sequence that was ever delivered; those before it were, too
 	Waiting     int // pulls of workers that wait for commands
 	Paused      bool
 }
@@ -195,7 +196,7 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 func queueOf(info *jetstream.ConsumerInfo) Queue {
 	return Queue{
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
-		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered,
+		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream,
 		Waiting: info.NumWaiting, Paused: info.Paused,
 	}
 }

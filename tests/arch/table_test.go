@@ -58,6 +58,10 @@ var table = map[string]rule{
 		may: []string{"command", "kvstate", "stream", "dedupe"},
 		why: "the books are proved from what JetStream stores, not from what a worker or producer believes; dedupe says under which key an id lies",
 	},
+	"story": {
+		may: []string{"command", "dedupe", "kvstate", "stream"},
+		why: "what happened is told from what JetStream stores, not from what a worker or producer believes",
+	},
 	"runner": {
 		may: []string{root},
 		why: "handlers for other languages get no rights that a handler in Go lacks",
