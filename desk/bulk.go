@@ -51,7 +51,9 @@ func (d *Desk) RequeueMany(ctx context.Context, act Act, bulk Bulk) (Counts, err
 	b := &batch{d: d, act: act, bulk: bulk, window: newWindow(), verb: "requeue"}
 	b.judge = func(e kvstate.Entry) (*kvstate.Record, error) { return sentBack(act, e) }
 	b.fast = b.fastRequeue
-	b.slow = func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error) { return d.requeue(ctx, act, e, mine) }
+	b.slow = func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error) {
+		return d.requeue(ctx, act, e, mine)
+	}
 	return b.run(ctx)
 }
 
@@ -62,6 +64,9 @@ func (d *Desk) DiscardMany(ctx context.Context, act Act, bulk Bulk) (Counts, err
 	b.fast = b.fastDiscard
 	b.slow = func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error) {
 		if mine {
+			if beside(e.Record) {
+				d.clear(ctx, e.Key)
+			}
 			return Outcome{}, nil
 		}
 		return d.end(ctx, e, kvstate.Discarded, b.judge)
@@ -172,7 +177,7 @@ func (b *batch) recover(e kvstate.Entry) {
 		defer cancel()
 		s, err := b.d.sending(ctx, e)
 		if err == nil {
-			if there, err := b.d.occupied(ctx, s); err == nil && there > 0 {
+			if there, err := b.d.commands.Occupant(ctx, s.env); err == nil && !s.rec.Accounts(there.Seq) && same(there, s.env) {
 				b.window.leave(o.size)
 				return
 			}

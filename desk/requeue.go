@@ -220,11 +220,16 @@ func (d *Desk) occupied(ctx context.Context, s *sending) (uint64, error) {
 		// sequence, for which the record speaks, makes room for a new one.
 		return 0, d.commands.Remove(ctx, there.Seq)
 	}
-	env, err := dedupe.Recognise(there.Queue, there.Kind, there.Token, there.Header, there.Payload)
-	if err != nil || env.Digest != s.env.Digest {
+	if !same(there, s.env) {
 		return 0, fmt.Errorf("%w (sequence %d)", errForeign, there.Seq)
 	}
 	return there.Seq, nil
+}
+
+// same reports whether what is in the stream is this command.
+func same(there stream.Stored, env command.Envelope) bool {
+	e, err := dedupe.Recognise(there.Queue, there.Kind, there.Token, there.Header, there.Payload)
+	return err == nil && e.Digest == env.Digest
 }
 
 // forget removes the payload that lay beside a record, now that the stream has
