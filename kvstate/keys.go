@@ -22,6 +22,7 @@ const (
 	payloadPrefix   = "_payload/"
 	probePrefix     = "_probe/"
 	notePrefix      = "_note."
+	pausePrefix     = "_pause/"
 )
 
 // AbsorbedKey is where a sequence is accounted for that changed nothing,
@@ -58,6 +59,13 @@ func ProbeKey(owner string) command.Token { return command.Token(probePrefix + o
 func NoteKey(token command.Token, unique string) command.Token {
 	return notePrefix + token + "." + command.Token(unique)
 }
+
+// PauseKey is where it says who paused a queue, and why, as JSON.
+func PauseKey(queue string) command.Token { return command.Token(pausePrefix + queue) }
+
+// Aside reports whether key holds a parked record that is not filed under its
+// id: of a message that did not decode, or of a copy that is another command.
+func Aside(key command.Token) bool { return isParkedKey(key) }
 
 // AbsorbedSeq returns the sequence that key accounts for, if it is an AbsorbedKey.
 func AbsorbedSeq(key command.Token) (seq uint64, ok bool) {

@@ -89,7 +89,8 @@ func (s *Store) Page(ctx context.Context, pattern command.Token, from uint64) (e
 	return a.entries, a.more, nil
 }
 
-// LastRevision returns the newest revision of the bucket, of whatever key.
+// LastRevision returns the newest revision of the bucket, of whatever key: what
+// a scan that begins now meets with a higher one was written since.
 func (s *Store) LastRevision(ctx context.Context) (uint64, error) {
 	str, err := s.js.Stream(ctx, s.stream)
 	if err != nil {
