@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/embedded"
@@ -96,11 +97,35 @@ func TestImport_Usage(t *testing.T) {
 	}
 }
 
+// stored returns how many commands the pool holds.
+func stored(t *testing.T, pool *tallyman.Pool) uint64 {
+	t.Helper()
+	st, err := pool.Commands().State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Messages
+}
+
+// awaitStored waits until an import has submitted so many commands.
+func awaitStored(t *testing.T, pool *tallyman.Pool, n uint64) {
+	t.Helper()
+	deadline, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for stored(t, pool) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the import does not submit")
+		}
+	}
+}
+
 // TestImport_Restart feeds an import line by line while its server goes and
 // comes back. The text summary is checked on the way.
 func TestImport_Restart(t *testing.T) {
 	t.Parallel()
-	s, _ := newPool(t, embedded.Config{})
+	s, pool := newPool(t, embedded.Config{})
 	in, feed := io.Pipe()
 	p := clitest.Start(t, t.TempDir(), in, "import", "-", "--server", s.URL(), "--kind", "k", "--id-from-content", "--format", "lines")
 	line := 0
@@ -113,6 +138,7 @@ func TestImport_Restart(t *testing.T) {
 		}
 	}
 	write(300)
+	awaitStored(t, pool, 1)
 	s.Kill()
 	write(300)
 	if err := s.Restart(); err != nil {
@@ -147,13 +173,6 @@ func TestImport_KilledInMidSubmit(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "big.jsonl"), []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stored := func() uint64 {
-		st, err := pool.Commands().State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st.Messages
-	}
 	args := []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"}
 	// The last line never comes, so that it cannot be done before it is killed.
 	in, feed := io.Pipe()
@@ -164,22 +183,14 @@ func TestImport_KilledInMidSubmit(t *testing.T) {
 		_, _ = io.WriteString(feed, all[:strings.LastIndex(strings.TrimSuffix(all, "\n"), "\n")+1]) // ends with the process
 	}()
 	p := clitest.Start(t, dir, in, append([]string{"import", "-"}, args...)...)
-	deadline, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for stored() < 500 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("the import does not submit")
-		}
-	}
+	awaitStored(t, pool, 500)
 	p.Signal(t, syscall.SIGKILL)
 	in.CloseWithError(io.ErrClosedPipe)
 	if code := p.Wait(t); code != -1 {
 		t.Fatalf("the import ended with %d, want killed", code)
 	}
 	<-fed
-	before := stored()
+	before := stored(t, pool)
 	if before == lines {
 		t.Fatal("the import was not killed in the middle")
 	}
