@@ -3,10 +3,12 @@ package tallyman_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
@@ -88,6 +90,53 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 	sub, err := p.Submit(ctx, tallyman.Command{ID: "c-1", Kind: "echo", Payload: []byte("c-1")})
 	if err != nil || !sub.Absorbed || sub.State != tallyman.Completed {
 		t.Errorf("resubmit: %+v, %v; want absorbed, completed", sub, err)
+	}
+}
+
+func TestConnect_NamesNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ urls, want string }{
+		{"nats://joe:s3cret@127.0.0.1:1,tls://s3cret@127.0.0.1:2", "connect to nats://xxxxx@127.0.0.1:1,tls://xxxxx@127.0.0.1:2: "},
+		{"joe:s3cret@127.0.0.1:1", "connect to xxxxx@127.0.0.1:1: "},
+		{"nats://joe:s3cret%zz@127.0.0.1:1", "connect to nats://xxxxx@127.0.0.1:1: not a valid URL"},
+		{"nats://joe:s3cret/x@127.0.0.1:1", "connect to nats://xxxxx@127.0.0.1:1: not a valid URL"},
+		{"nats://127.0.0.1:1", "connect to nats://127.0.0.1:1: "},
+	} {
+		nc, err := tallyman.Connect(c.urls)
+		if err == nil {
+			nc.Close()
+			t.Fatalf("%s: connected, want an error", c.urls)
+		}
+		if got := err.Error(); !strings.Contains(got, c.want) || strings.Contains(got, "s3cret") {
+			t.Errorf("got %q, want %q and no password", got, c.want)
+		}
+	}
+}
+
+func TestOpen_WhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	gone := make(chan struct{})
+	nc := connect(t, r.server.URL(), nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		if err != nil { // not that of the test's own end
+			close(gone)
+		}
+	}))
+	r.server.Kill()
+	<-gone
+	opened := make(chan error, 1)
+	go func() {
+		p, err := tallyman.Open(r.ctx, nc, "main")
+		if err == nil {
+			err = p.Close()
+		}
+		opened <- err
+	}()
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Errorf("got %v, want the pool once the server is back", err)
 	}
 }
 

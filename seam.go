@@ -18,10 +18,12 @@ import (
 // records is the bucket; [kvstate.Store] says what each method does.
 type records interface {
 	Read(ctx context.Context, key command.Token) (kvstate.Entry, error)
+	Oldest(ctx context.Context, key command.Token) (kvstate.Entry, error)
 	ReadMany(keys []command.Token, done func([]kvstate.Entry, error)) error
 	Write(key command.Token, r *kvstate.Record, done func(revision uint64, err error)) error
 	WriteWait(ctx context.Context, key command.Token, r *kvstate.Record) (uint64, error)
 	Put(key command.Token, value []byte, expire bool, done func(revision uint64, err error)) error
+	Note(ctx context.Context, about command.Token, unique string, n *kvstate.Note) error
 	Probe(key command.Token, done func(error)) error
 	Limit() int
 }

@@ -140,6 +140,51 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 			}
 		}
 	},
+	"two revisions are kept, and the older one can be read": func(t *testing.T, s *seam) {
+		oldest := func() uint64 {
+			t.Helper()
+			e, err := s.records.Oldest(s.ctx, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e.Revision
+		}
+		if got := oldest(); got != 0 {
+			t.Errorf("revision %d is the oldest of none", got)
+		}
+		first := s.write(t, claimed(t, "a"), 0)
+		if got := oldest(); got != first {
+			t.Errorf("revision %d is the oldest of one, want %d", got, first)
+		}
+		second := s.write(t, claimed(t, "a"), first)
+		if got := oldest(); got != first {
+			t.Errorf("revision %d is the oldest of two, want %d", got, first)
+		}
+		s.write(t, claimed(t, "a"), second)
+		if got := oldest(); got != second {
+			t.Errorf("revision %d is the oldest of three, want %d: two are kept", got, second)
+		}
+	},
+	"an entry bears the state that its header names": func(t *testing.T, s *seam) {
+		s.write(t, claimed(t, "a"), 0)
+		s.put(t, "b", "no record", false)
+		for i, e := range s.readMany(t, "a", "b") {
+			if want := []kvstate.State{kvstate.Claimed, ""}[i]; e.Label != want || e.At.IsZero() {
+				t.Errorf("%s: label %q at %v, want %q", e.Key, e.Label, e.At, want)
+			}
+		}
+	},
+	"a note is kept under a key of its own": func(t *testing.T, s *seam) {
+		if err := s.records.Note(s.ctx, "a", "u", &kvstate.Note{What: kvstate.NoteDropped, Worker: "w"}); err != nil {
+			t.Fatal(err)
+		}
+		if e := s.read(t, kvstate.NoteKey("a", "u")); !strings.Contains(string(e.Raw), `"worker":"w"`) {
+			t.Errorf("got %q", e.Raw)
+		}
+		if e := s.read(t, "a"); e.Revision != 0 {
+			t.Error("a note has changed the record")
+		}
+	},
 	"none and too many are not read": func(t *testing.T, s *seam) {
 		for _, n := range []int{0, kvstate.MaxBatch + 1} {
 			if err := s.records.ReadMany(make([]command.Token, n), nil); err == nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 )
@@ -66,9 +67,15 @@ func (s *Store) Scan(ctx context.Context, visit func(Entry) error) error {
 }
 
 func (s *Store) scanned(m jetstream.Msg, meta *jetstream.MsgMetadata) Entry {
-	key := command.Token(strings.TrimPrefix(m.Subject(), s.prefix))
-	if Own(key) && !deleted(m.Headers()) {
-		return Entry{Key: key, Revision: meta.Sequence.Stream, Raw: m.Data()}
+	return s.entryAt(m.Subject(), meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())
+}
+
+// entryAt makes an entry of a message that was met without asking for its key.
+// What belongs to the pool is left undecoded.
+func (s *Store) entryAt(subject string, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
+	key := command.Token(strings.TrimPrefix(subject, s.prefix))
+	if Own(key) && !deleted(h) {
+		return Entry{Key: key, Revision: revision, Raw: data, At: at}
 	}
-	return entryOf(key, meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())
+	return entryOf(key, revision, at, h, data)
 }

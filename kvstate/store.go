@@ -46,6 +46,11 @@ type Entry struct {
 	Raw []byte
 	// Err says why Raw is no record. It wraps command.ErrMalformed.
 	Err error
+	// Label is the state that the entry's header names; it is there also where
+	// the record does not decode. Empty if the entry has no such header.
+	Label State
+	// At is when the server stored this revision; zero if it was never written.
+	At time.Time
 }
 
 // Store is the pool's bucket. It is safe for concurrent use.
@@ -283,7 +288,18 @@ func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (ui
 
 // Read returns the entry of key as the stream's leader has it.
 func (s *Store) Read(ctx context.Context, key command.Token) (Entry, error) {
-	req, err := json.Marshal(map[string]string{"last_by_subj": s.prefix + string(key)})
+	return s.read(ctx, key, map[string]any{"last_by_subj": s.prefix + string(key)})
+}
+
+// Oldest returns the oldest revision that the bucket still has of key's entry,
+// as the stream's leader has it: the one before the newest, or the newest
+// itself if there is no other.
+func (s *Store) Oldest(ctx context.Context, key command.Token) (Entry, error) {
+	return s.read(ctx, key, map[string]any{"seq": 1, "next_by_subj": s.prefix + string(key)})
+}
+
+func (s *Store) read(ctx context.Context, key command.Token, query map[string]any) (Entry, error) {
+	req, err := json.Marshal(query)
 	if err != nil {
 		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
 	}
@@ -343,23 +359,27 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
 	if deleted(h) {
-		return Entry{Key: key, Revision: revision}
+		return Entry{Key: key, Revision: revision, At: at}
 	}
-	return NewEntry(key, revision, at, data)
+	return NewEntry(key, revision, at, State(h.Get(command.HeaderState)), data)
 }
 
-// NewEntry makes an entry of what is stored under key at a revision since at.
-// It is for whoever gets the bytes other than through a Store.
-func NewEntry(key command.Token, revision uint64, at time.Time, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data}
+// NewEntry makes an entry of what is stored under key at a revision since at,
+// with the state that its headers name. It is for whoever gets the bytes other
+// than through a Store.
+func NewEntry(key command.Token, revision uint64, at time.Time, label State, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: label, At: at}
 	r, err := Decode(data)
 	if err != nil {
 		e.Err = err
 		return e
 	}
 	r.Revision, r.StoredAt = revision, at
-	if r.State == Claimed && r.Token == 0 {
+	if (r.State == Claimed || r.State == Prepared) && r.Token == 0 {
 		r.Token = revision // the claim's own revision is its token; it could not be written into itself
+		if n := len(r.Trail); n > 0 && r.Trail[n-1].State == r.State {
+			r.Trail[n-1].Token = revision // likewise, and whoever takes over copies the trail
+		}
 	}
 	e.Record = r
 	return e

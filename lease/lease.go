@@ -2,12 +2,26 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
 
 // ErrLost says that the lease is over: whoever held it may change nothing more.
 var ErrLost = errors.New("lease lost")
+
+// Lapse is how a lease ended that nobody renewed in time. It is an ErrLost.
+type Lapse struct {
+	Missed  int           // heartbeats that were due and sent since then, none of them confirmed
+	Silence time.Duration // since the start of what was confirmed last
+}
+
+func (l *Lapse) Error() string {
+	return fmt.Sprintf("%v after %d missed heartbeats, %v after the last sign of life that was confirmed", ErrLost, l.Missed, l.Silence.Round(time.Millisecond))
+}
+
+// Unwrap returns ErrLost.
+func (l *Lapse) Unwrap() error { return ErrLost }
 
 // Terms are the times of every lease of a pool.
 type Terms struct {
@@ -40,6 +54,7 @@ type Lease struct {
 	mu       sync.Mutex
 	start    time.Time // of what was confirmed last
 	nextBeat time.Time
+	missed   int  // heartbeats handed out since then
 	over     bool // lost or released
 
 	// Owned by the keeper, under its mutex.
@@ -63,6 +78,22 @@ func (l *Lease) Confirm(start time.Time) {
 	}
 	l.start = start
 	l.nextBeat = l.terms.beatAfter(start)
+	l.missed = 0
+}
+
+// Missed returns how many heartbeats have gone unconfirmed since the last that
+// was confirmed, the one under way included.
+func (l *Lease) Missed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.missed
+}
+
+// lapse describes the end of a lease that ran out.
+func (l *Lease) lapse(now time.Time) *Lapse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &Lapse{Missed: l.missed, Silence: now.Sub(l.start)}
 }
 
 // Lose ends the lease for cause, because someone else owns the delivery or
@@ -97,5 +128,6 @@ func (l *Lease) look(now time.Time) (expired, beat bool) {
 		return false, false
 	}
 	l.nextBeat = now.Add(l.terms.Wait / 6) // again, unless confirmed before
+	l.missed++                             // until it is confirmed
 	return false, true
 }

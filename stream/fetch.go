@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -238,7 +239,7 @@ func (f *Fetcher) status(p *pull, code, text string) {
 	case code == "503":
 		f.refuse(f.explain())
 	case code == "409" && text == "Consumer Deleted":
-		f.refuse(fmt.Errorf("stream: fetch from queue %q: %w: its consumer was deleted; run tallyman init --queue %s", f.cfg.Queue, ErrNoQueue, f.cfg.Queue))
+		f.refuse(f.gone("its consumer was deleted"))
 	default: // leadership change, server shutdown, too many pulls
 		f.refuse(fmt.Errorf("stream: fetch from queue %q: server says %s %s", f.cfg.Queue, code, text))
 	}
@@ -250,9 +251,15 @@ func (f *Fetcher) explain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if _, err := f.stream.Queue(ctx, f.cfg.Queue); errors.Is(err, ErrNoQueue) {
-		return fmt.Errorf("stream: fetch from queue %q: %w; run tallyman init --queue %s", f.cfg.Queue, ErrNoQueue, f.cfg.Queue)
+		return f.gone("its consumer does not exist")
 	}
 	return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, ErrUnavailable)
+}
+
+// gone is the error for a queue without its consumer, which only an operator mends.
+func (f *Fetcher) gone(why string) error {
+	return fmt.Errorf("stream: fetch from queue %q: %w: %s; create it with: tallyman init --pool %s --queue %s",
+		f.cfg.Queue, ErrNoQueue, why, strings.TrimSuffix(f.stream.name, Name("")), f.cfg.Queue)
 }
 
 // watch gives up pulls whose end the server never told.

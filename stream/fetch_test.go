@@ -173,7 +173,7 @@ func TestFetcher_SurvivesItsConsumer(t *testing.T) {
 	}
 	eventually(t, "word of the missing queue", func() bool {
 		_, notices := b.state()
-		return len(notices) > 0 && strings.Contains(notices[len(notices)-1], "tallyman init --queue default")
+		return len(notices) > 0 && strings.Contains(notices[len(notices)-1], "tallyman init --pool main --queue default")
 	})
 	if err := publish(t, s, "c-1"); err != nil {
 		t.Fatal(err)

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/embedded"
 )
@@ -91,11 +97,35 @@ func TestImport_Usage(t *testing.T) {
 	}
 }
 
+// stored returns how many commands the pool holds.
+func stored(t *testing.T, pool *tallyman.Pool) uint64 {
+	t.Helper()
+	st, err := pool.Commands().State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Messages
+}
+
+// awaitStored waits until an import has submitted so many commands.
+func awaitStored(t *testing.T, pool *tallyman.Pool, n uint64) {
+	t.Helper()
+	deadline, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for stored(t, pool) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the import does not submit")
+		}
+	}
+}
+
 // TestImport_Restart feeds an import line by line while its server goes and
 // comes back. The text summary is checked on the way.
 func TestImport_Restart(t *testing.T) {
 	t.Parallel()
-	s, _ := newPool(t, embedded.Config{})
+	s, pool := newPool(t, embedded.Config{})
 	in, feed := io.Pipe()
 	p := clitest.Start(t, t.TempDir(), in, "import", "-", "--server", s.URL(), "--kind", "k", "--id-from-content", "--format", "lines")
 	line := 0
@@ -108,6 +138,7 @@ func TestImport_Restart(t *testing.T) {
 		}
 	}
 	write(300)
+	awaitStored(t, pool, 1)
 	s.Kill()
 	write(300)
 	if err := s.Restart(); err != nil {
@@ -125,5 +156,66 @@ func TestImport_Restart(t *testing.T) {
 	}
 	if read != line || accepted+absorbed != line || conflicts+failed != 0 {
 		t.Errorf("got %q, want all %d accepted or absorbed", p.Stdout(), line)
+	}
+}
+
+// TestImport_KilledInMidSubmit kills an import while it submits, and runs it
+// again on the same lines.
+func TestImport_KilledInMidSubmit(t *testing.T) {
+	t.Parallel()
+	const lines = 20_000
+	s, pool := newPool(t, embedded.Config{})
+	var text strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&text, "{\"sku\":%d}\n", i)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "big.jsonl"), []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"}
+	// The last line never comes, so that it cannot be done before it is killed.
+	in, feed := io.Pipe()
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		all := text.String()
+		_, _ = io.WriteString(feed, all[:strings.LastIndex(strings.TrimSuffix(all, "\n"), "\n")+1]) // ends with the process
+	}()
+	p := clitest.Start(t, dir, in, append([]string{"import", "-"}, args...)...)
+	awaitStored(t, pool, 500)
+	p.Signal(t, syscall.SIGKILL)
+	in.CloseWithError(io.ErrClosedPipe)
+	if code := p.Wait(t); code != -1 {
+		t.Fatalf("the import ended with %d, want killed", code)
+	}
+	<-fed
+	before := stored(t, pool)
+	if before == lines {
+		t.Fatal("the import was not killed in the middle")
+	}
+
+	code, stdout, stderr := clitest.Run(t, dir, nil, append([]string{"import", "big.jsonl"}, args...)...)
+	var sum summary
+	if err := json.Unmarshal([]byte(stdout), &sum); err != nil || code != 0 {
+		t.Fatalf("again: exit code %d, %q, %v; stderr %q", code, stdout, err, stderr)
+	}
+	if sum.Read != lines || sum.Accepted+sum.Absorbed != lines || uint64(sum.Absorbed) < before {
+		t.Errorf("again: got %+v, want %d lines, those of the first run absorbed, at least %d", sum, lines, before)
+	}
+	// Had any been accepted twice, the stream would have handed out more sequences.
+	st, err := pool.Commands().State(t.Context())
+	if err != nil || st.Messages != lines || st.LastSeq != lines {
+		t.Errorf("got the stream %+v, %v; want each of the %d ids once", st, err, lines)
+	}
+	report, err := audit.Run(t.Context(), pool.Commands(), pool.Records(), audit.Options{Against: func(yield func(audit.Accepted, error) bool) {
+		for i := range lines {
+			if !yield(audit.Accepted{ID: strconv.Itoa(i)}, nil) {
+				return
+			}
+		}
+	}})
+	if err != nil || !report.Balanced || report.Pending != lines || report.Compared != lines {
+		t.Errorf("got %+v, %v; want balanced books with all of them pending", report, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -51,9 +52,13 @@ func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 }
 
 // each calls visit with the records that match, up to limit if that is above 0.
+// Records that did not decode match nothing; a line on stderr says so.
 func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvstate.Record) bool, visit func(kvstate.Entry) error) error {
-	n := 0
+	n, damaged := 0, 0
 	err := pool.Records().Scan(ctx, func(e kvstate.Entry) error {
+		if e.Err != nil {
+			damaged++
+		}
 		if kvstate.Own(e.Key) || e.Record == nil || !match(e.Record) {
 			return nil
 		}
@@ -65,6 +70,9 @@ func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvsta
 		}
 		return nil
 	})
+	if damaged > 0 {
+		fmt.Fprintf(os.Stderr, "tallyman: left out %d with a damaged record; tallyman audit names them\n", damaged)
+	}
 	if errors.Is(err, errEnough) {
 		return nil
 	}

@@ -23,6 +23,8 @@ type grammar struct {
 	Status statusCommand `cmd:"" help:"Show settings, queues and how many commands are in which state."`
 	List   listCommand   `cmd:"" help:"List the records of commands."`
 	Show   showCommand   `cmd:"" help:"Show everything about one command."`
+	Why    whyCommand    `cmd:"" help:"Tell what happened to a command, and what may be done next."`
+	Watch  watchCommand  `cmd:"" help:"Show changes of records as they happen."`
 	Parked parkedCommand `cmd:"" help:"List the parked commands with the reason."`
 	Wait   waitCommand   `cmd:"" help:"Wait for the outcome of a command and print its result."`
 	Audit  auditCommand  `cmd:"" help:"Prove that every command is accounted for. Exit code 6 if not."`

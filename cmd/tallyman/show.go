@@ -11,11 +11,12 @@ import (
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
 type showCommand struct {
-	ID   string `arg:"" help:"Id of the command, as it was submitted. Put -- before one that begins with -."`
+	ID   string `arg:"" help:"Id of the command, as it was submitted, or a key such as _conflict/7 that parked names. Put -- before one that begins with -."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }
 
@@ -46,6 +47,9 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 		if err == nil {
 			return viewOf(r), nil
 		}
+		if errors.Is(err, command.ErrMalformed) {
+			return recordView{}, damaged(pool, token, err)
+		}
 		if !errors.Is(err, tallyman.ErrNotFound) {
 			return recordView{}, err
 		}
@@ -57,8 +61,34 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 			return recordView{}, err
 		}
 	}
+	if v, ok, err := lookAside(ctx, pool, command.Token(id)); ok || err != nil {
+		return v, err
+	}
 	return recordView{}, fmt.Errorf("command %q: %w in pool %q: it was never submitted, or its receipt has expired (retention %v)",
 		id, tallyman.ErrNotFound, pool.Name(), pool.Settings().Retention)
+}
+
+// lookAside finds a parked record that is not filed under its id, by its key.
+func lookAside(ctx context.Context, pool *tallyman.Pool, key command.Token) (v recordView, ok bool, err error) {
+	if !strings.HasPrefix(string(key), "_") || kvstate.Own(key) {
+		return v, false, nil
+	}
+	e, err := pool.Records().Read(ctx, key)
+	switch {
+	case err != nil:
+		return v, false, err
+	case e.Err != nil:
+		return v, false, damaged(pool, key, e.Err)
+	case e.Record == nil:
+		return v, false, nil
+	}
+	return viewOf(e.Record), true, nil
+}
+
+// damaged says what can be done about a record that does not decode.
+func damaged(pool *tallyman.Pool, key command.Token, err error) error {
+	return fmt.Errorf("the record is damaged: %w; see its bytes with: nats kv get %s %s --raw. Nothing replaces it by itself; after nats kv purge %[2]s %[3]s the id is as if never used",
+		err, pool.Name(), key)
 }
 
 // waitingView shows a command that nobody has written about yet.

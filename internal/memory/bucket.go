@@ -21,24 +21,23 @@ type revision struct {
 	key     command.Token
 	at      time.Time
 	data    []byte
-	marker  bool      // only says that the key was deleted
-	expires time.Time // zero for never
+	label   kvstate.State // as a header names it
+	marker  bool          // only says that the key was deleted
+	expires time.Time     // zero for never
 }
 
 func (r *revision) entry() kvstate.Entry {
-	switch {
-	case r.marker:
-		return kvstate.Entry{Key: r.key, Revision: r.seq}
-	case kvstate.Own(r.key):
-		return kvstate.Entry{Key: r.key, Revision: r.seq, Raw: r.data}
+	if r.marker {
+		return kvstate.Entry{Key: r.key, Revision: r.seq, At: r.at}
 	}
-	return kvstate.NewEntry(r.key, r.seq, r.at, r.data)
+	return kvstate.NewEntry(r.key, r.seq, r.at, r.label, r.data)
 }
 
 // storing is what a write asks for.
 type storing struct {
 	key    command.Token
 	data   []byte
+	label  kvstate.State
 	marker bool
 	over   *uint64 // revision to replace; nil for any
 	keep   time.Duration
@@ -78,7 +77,7 @@ func (s *Server) write(by string, w storing) (uint64, error) {
 		return 0, fmt.Errorf("kvstate: write %s: %w: the last revision is %d, not %d", w.key, kvstate.ErrStale, last, *w.over)
 	}
 	b.last++
-	r := &revision{seq: b.last, key: w.key, at: time.Now(), data: w.data, marker: w.marker}
+	r := &revision{seq: b.last, key: w.key, at: time.Now(), data: w.data, label: w.label, marker: w.marker}
 	if w.keep > 0 {
 		r.expires = r.at.Add(w.keep)
 	}
@@ -121,6 +120,16 @@ func (s *Server) Entry(key command.Token) kvstate.Entry {
 		return r.entry()
 	}
 	return kvstate.Entry{Key: key}
+}
+
+// oldest returns the oldest revision that is still stored under key.
+func (s *Server) oldest(key command.Token) kvstate.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bucket.newest(key) == nil {
+		return kvstate.Entry{Key: key}
+	}
+	return s.bucket.keys[key][0].entry()
 }
 
 // entryBehind is Entry on a replica that has not seen the newest writes.

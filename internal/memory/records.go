@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -36,7 +37,7 @@ func (r *Records) Write(key command.Token, rec *kvstate.Record, done func(revisi
 		r.h.entitled("a record", rec.Seqs...)
 	}
 	over := rec.Revision
-	w := storing{key: key, data: body, over: &over}
+	w := storing{key: key, data: body, label: rec.State, over: &over}
 	if rec.State.Final() {
 		w.keep, w.rollup = r.retention(), over > 0
 	}
@@ -87,6 +88,18 @@ func (r *Records) Put(key command.Token, value []byte, expire bool, done func(re
 	return r.store(w, done)
 }
 
+// Note stores a note about a command.
+func (r *Records) Note(ctx context.Context, about command.Token, unique string, n *kvstate.Note) error {
+	body, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("kvstate: note about %s: %w", about, err)
+	}
+	_, err = wait(ctx, func(done func(uint64, error)) error {
+		return r.Put(kvstate.NoteKey(about, unique), body, true, done)
+	})
+	return err
+}
+
 // probeKeep is how long the trace of a probe stays.
 const probeKeep = time.Minute
 
@@ -97,9 +110,18 @@ func (r *Records) Probe(key command.Token, done func(error)) error {
 
 // Read returns the entry of key as the leader has it.
 func (r *Records) Read(ctx context.Context, key command.Token) (kvstate.Entry, error) {
+	return r.read(ctx, key, r.h.s.Entry)
+}
+
+// Oldest returns the oldest revision of key as the leader has it.
+func (r *Records) Oldest(ctx context.Context, key command.Token) (kvstate.Entry, error) {
+	return r.read(ctx, key, r.h.s.oldest)
+}
+
+func (r *Records) read(ctx context.Context, key command.Token, at func(command.Token) kvstate.Entry) (kvstate.Entry, error) {
 	e, err := wait(ctx, func(done func(kvstate.Entry, error)) error {
 		return r.h.ask(OpRead, func(Fate) func() {
-			e := r.h.s.Entry(key)
+			e := at(key)
 			return func() { done(e, nil) }
 		}, func(err error) { done(kvstate.Entry{}, err) })
 	})

@@ -59,8 +59,12 @@ var table = map[string]rule{
 		why: "a run is written like a record, and its commands go the way of every follow-up",
 	},
 	"audit": {
-		may: []string{"command", "kvstate", "stream"},
-		why: "the books are proved from what JetStream stores, not from what a worker or producer believes",
+		may: []string{"command", "kvstate", "stream", "dedupe"},
+		why: "the books are proved from what JetStream stores, not from what a worker or producer believes; dedupe says under which key an id lies",
+	},
+	"story": {
+		may: []string{"command", "dedupe", "kvstate", "stream"},
+		why: "what happened is told from what JetStream stores, not from what a worker or producer believes",
 	},
 	"runner": {
 		may: []string{root},

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
@@ -68,9 +69,12 @@ func (c *Common) Configured() bool { return c.Server != "" || c.Context != "" }
 
 // Connect connects as the flags say, under a name that the server shows.
 func (c *Common) Connect(name string) (*nats.Conn, error) {
+	if err := c.files(); err != nil {
+		return nil, err
+	}
 	options := []nats.Option{nats.Name(name)}
 	if c.Context != "" {
-		nc, _, err := natscontext.Connect(c.Context, append(options, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))...)
+		nc, _, err := natscontext.Connect(c.Context, append(tallyman.ConnectOptions(), options...)...)
 		if err != nil {
 			return nil, fmt.Errorf("connect with context %q: %w", c.Context, err)
 		}
@@ -93,17 +97,36 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 	if c.TLSCA != "" {
 		options = append(options, nats.RootCAs(c.TLSCA))
 	}
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return nil, fmt.Errorf("%w: --tls-cert and --tls-key go together", ErrUsage)
-	}
 	if c.TLSCert != "" {
 		options = append(options, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
 	nc, err := tallyman.Connect(url, options...)
+	if errors.Is(err, nats.ErrAuthorization) {
+		return nil, fmt.Errorf("%w; name a user with --creds, --nkey or --context, or in the URL of --server", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; is a server running there? name another with --server or NATS_URL", err)
 	}
 	return nc, nil
+}
+
+// files checks the files that the flags name, since the client's errors would
+// look like those of a server that cannot be reached.
+func (c *Common) files() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return fmt.Errorf("%w: --tls-cert and --tls-key go together", ErrUsage)
+	}
+	for _, f := range []struct{ flag, name string }{
+		{"--creds", c.Creds}, {"--nkey", c.Nkey}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--tls-key", c.TLSKey},
+	} {
+		if f.name == "" {
+			continue
+		}
+		if _, err := os.ReadFile(f.name); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUsage, f.flag, err)
+		}
+	}
+	return nil
 }
 
 // OpenPool connects and opens the pool. Close both when done.
@@ -150,7 +173,7 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 		fmt.Fprintln(os.Stderr, name+":", err)
 		return ExitUsage
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parse(parser, args)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v (see %s --help)\n", name, err, name)
 		return ExitUsage
@@ -164,6 +187,17 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 		return Code(err)
 	}
 	return ExitDone
+}
+
+// parse refuses arguments that are not UTF-8, which the parser would change: two
+// ids would become one, and a payload another.
+func parse(parser *kong.Kong, args []string) (*kong.Context, error) {
+	for i, arg := range args {
+		if !utf8.ValidString(arg) {
+			return nil, fmt.Errorf("argument %d is not valid UTF-8: %.40q; a payload of other bytes can come from stdin or a file", i+1, arg)
+		}
+	}
+	return parser.Parse(args)
 }
 
 // Code returns the exit code that an error stands for.
