@@ -99,7 +99,7 @@ func (c *checker) written(i int, e memory.Event) {
 	if !strings.HasPrefix(r.Owner, e.By+"-") {
 		c.fault("%s was sent by %s", at, e.By)
 	}
-	newClaim := r.State == kvstate.Claimed && r.Token != p.Token
+	newClaim := (r.State == kvstate.Claimed || r.State == kvstate.Prepared) && r.Token != p.Token
 	if newClaim {
 		c.claim(at, l, r, e)
 	} else if r.Token != p.Token {
@@ -126,6 +126,9 @@ func (c *checker) claim(at string, l *life, r *kvstate.Record, e memory.Event) {
 	if !first && (r.Offset != p.Offset || string(r.Checkpoint) != string(p.Checkpoint)) {
 		c.fault("I5: %s takes over at offset %d %q, what was saved last is %d %q", at, r.Offset, r.Checkpoint, p.Offset, p.Checkpoint)
 	}
+	if p.Open() && (r.State != kvstate.Prepared || string(r.Intent) != string(p.Intent)) {
+		c.fault("I9: %s takes over with intent %q, what was announced is %q", at, r.Intent, p.Intent)
+	}
 	if !first && r.Attempt != p.Attempt+1 {
 		c.fault("I8: %s is attempt %d after %d", at, r.Attempt, p.Attempt)
 	}
@@ -147,7 +150,11 @@ func (c *checker) author(at string, p, r *kvstate.Record, newClaim bool) {
 			c.fault("%s has no result", at)
 		}
 	case (r.State == kvstate.Waiting || r.State == kvstate.Parked) && r.Error != p.Error:
-		text = r.Error
+		if text = r.Error; p.Error != "" {
+			text = strings.ReplaceAll(text, p.Error, "") // quoted
+		}
+	case string(r.Intent) != string(p.Intent) && len(r.Intent) > 0:
+		text = string(r.Intent)
 	case string(r.Checkpoint) != string(p.Checkpoint):
 		text = string(r.Checkpoint)
 	}
@@ -269,8 +276,19 @@ func (c *checker) followUps() {
 // acts holds what handlers were told, and how often they ran, to the records.
 func (c *checker) acts() {
 	runs := map[string]int{}
+	for id, labels := range c.st.world.effects {
+		if len(labels) > 1 {
+			c.fault("I9: the effect of %s happened %d times, by %v", id, len(labels), labels)
+		}
+		token, _ := dedupe.Token(id) // it had a record
+		if l := c.lives[token]; len(labels) > 0 && l.last.State == kvstate.Parked && l.last.Reason == kvstate.ReasonExhausted {
+			c.fault("I9: %s is parked as exhausted, as if nothing had happened, but %v", id, labels)
+		}
+	}
 	for _, a := range c.st.acts {
-		runs[a.id]++
+		if !a.confirms {
+			runs[a.id]++
+		}
 		token, _ := dedupe.Token(a.id) // it had a record, or a subject
 		l := c.lives[token]
 		if l == nil {
@@ -285,6 +303,7 @@ func (c *checker) acts() {
 			for _, r := range l.revision {
 				durable = durable || r.Offset == offset && string(r.Checkpoint) == a.label()
 			}
+			durable = durable || l.last.Kind == "sparse" // it was told that they gather
 			if !durable {
 				c.fault("I5: %s was told that offset %d is durable", a.label(), offset)
 			}

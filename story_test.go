@@ -53,8 +53,8 @@ func TestStories(t *testing.T) {
 	t.Logf("seeds from %d on", first)
 	var seen sightings
 	t.Cleanup(func() {
-		for typ := EventCompleted; typ <= EventDropped; typ++ {
-			if seen[typ].Load() == 0 && !t.Failed() && stories >= defaultStories {
+		for typ := EventCompleted; typ < eventTypes; typ++ {
+			if typ != EventCancelled && typ != EventFellBack && seen[typ].Load() == 0 && !t.Failed() && stories >= defaultStories {
 				t.Errorf("no worker of %d stories has reported %q: they have become too tame", stories, typ)
 			}
 		}
@@ -84,6 +84,8 @@ type story struct {
 	seen     *sightings
 	work     sync.WaitGroup // every goroutine that the story starts
 
+	world world
+
 	mu     sync.Mutex
 	rng    *rand.Rand
 	faults faultMix
@@ -112,6 +114,7 @@ type act struct {
 	offset     uint64 // likewise
 	checkpoint string
 	at         time.Time
+	confirms   bool          // a call of Confirm, under the claim of the attempt
 	saved      []uint64      // offsets of which Progress said that they are durable
 	delay      time.Duration // which the handler has asked for
 }
@@ -128,8 +131,10 @@ type member struct {
 	cancel context.CancelFunc
 }
 
+const eventTypes = EventFellBack + 1
+
 // sightings counts the events of all stories, by type.
-type sightings [EventDropped + 1]atomic.Int64
+type sightings [eventTypes]atomic.Int64
 
 func tell(t *testing.T, seed uint64, seen *sightings) {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -149,6 +154,7 @@ func tell(t *testing.T, seed uint64, seen *sightings) {
 	st.mux = &Mux{}
 	for _, route := range []Route{
 		{Kind: "plain"}, {Kind: "eager", Eager: true}, {Kind: "brief", Timeout: 2 * time.Second, MaxAttempts: 2},
+		{Kind: "sparse", SaveCount: 3}, {Kind: "blind"}, {Kind: "risky"},
 	} {
 		route.Handler = HandlerFunc(func(context.Context, *Claim) (Result, error) { panic("a member puts its own in place") })
 		if err := st.mux.Route(route); err != nil {
@@ -252,7 +258,7 @@ func (st *story) submitAll(t *testing.T) *confirmed {
 			}
 		})
 	}
-	kinds := []string{"plain", "plain", "eager", "brief"}
+	kinds := []string{"plain", "plain", "eager", "brief", "sparse", "blind", "risky", "risky"}
 	n := 2 + st.draw(4)
 	for i := range n {
 		submit(Command{ID: fmt.Sprint("c", i), Kind: kinds[st.draw(len(kinds))], Payload: []byte("p"), Queue: command.DefaultQueue})
@@ -331,6 +337,9 @@ func (st *story) join() {
 	for _, route := range st.mux.exact {
 		own := *route
 		own.Handler = HandlerFunc(m.act)
+		if own.Kind == "risky" {
+			own.Confirm = m.confirm
+		}
 		if err := mux.Route(own); err != nil {
 			panic(err)
 		}
@@ -445,14 +454,10 @@ func (m *member) who() string {
 // in one of the ways in which handlers end.
 func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 	st := m.st
-	if m.handle.Dead() {
+	a := m.begin(c, false)
+	if a == nil {
 		return Result{}, errGhost
 	}
-	st.mu.Lock()
-	a := &act{n: len(st.acts), id: c.ID(), by: m, attempt: c.Attempt(), token: c.Token(), offset: c.Offset(), checkpoint: string(c.Checkpoint()), at: time.Now()}
-	st.acts = append(st.acts, a)
-	st.noteLocked("%s: %s begins %s, attempt %d, token %d, offset %d %s", m.name, a.label(), a.id, a.attempt, a.token, a.offset, a.checkpoint)
-	st.mu.Unlock()
 	defer func() { st.note("%s: %s ends: %v", m.name, a.label(), context.Cause(ctx)) }()
 	for range st.draw(5) {
 		if sleep(ctx, st.while(st.settings.Lease/2)) != nil {
@@ -471,6 +476,18 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 		}
 	}
 	failed := fmt.Errorf("%s failed", a.label())
+	if c.Kind() == "risky" || c.Kind() == "blind" {
+		token, err := c.Prepare(ctx, []byte(a.label()))
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: prepare: %w", a.label(), err)
+		}
+		if sleep(ctx, st.while(st.settings.Lease)) != nil && st.draw(2) == 0 {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+		if st.draw(4) > 0 && !m.handle.Dead() {
+			st.note("%s: effect of %s: %v", m.name, a.label(), st.world.effect(a.id, token, a.label()))
+		}
+	}
 	switch st.draw(24) {
 	case 0, 1, 2:
 		return Result{}, failed
@@ -502,6 +519,83 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 		}
 	}
 	return Result{Body: []byte(a.label())}, nil
+}
+
+// begin notes a call of a handler, or of a Confirm. It returns nil if the
+// process was killed, and its goroutines only have not noticed yet.
+func (m *member) begin(c *Claim, confirms bool) *act {
+	if m.handle.Dead() {
+		return nil
+	}
+	st := m.st
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	a := &act{n: len(st.acts), id: c.ID(), by: m, confirms: confirms, attempt: c.Attempt(), token: c.Token(), offset: c.Offset(), checkpoint: string(c.Checkpoint()), at: time.Now()}
+	st.acts = append(st.acts, a)
+	st.noteLocked("%s: %s begins %s, confirms %v, attempt %d, token %d, offset %d %s", m.name, a.label(), a.id, confirms, a.attempt, a.token, a.offset, a.checkpoint)
+	return a
+}
+
+// confirm looks into the world for what became of an effect.
+func (m *member) confirm(ctx context.Context, c *Claim, intent []byte) (Finding, Result, error) {
+	a := m.begin(c, true)
+	if a == nil {
+		return Unknown, Result{}, errGhost
+	}
+	if sleep(ctx, m.st.while(m.st.settings.Lease)) != nil {
+		return Unknown, Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+	}
+	switch m.st.draw(8) {
+	case 0:
+		return Unknown, Result{}, fmt.Errorf("%s failed", a.label())
+	case 1:
+		return Unknown, Result{}, nil
+	}
+	happened := m.st.world.look(a.id, c.Token())
+	m.st.note("%s: %s finds that the effect of %s happened: %v", m.name, a.label(), intent, happened)
+	if happened {
+		return Done, Result{Body: []byte(a.label())}, nil
+	}
+	return NotDone, Result{}, nil
+}
+
+// world is an outside system that takes effects and knows fencing tokens: it
+// refuses who comes with a smaller one than it has seen.
+type world struct {
+	mu      sync.Mutex
+	fence   map[string]uint64
+	effects map[string][]string // by id: labels of the acts that caused them
+}
+
+func (w *world) passesLocked(id string, token uint64) bool {
+	if w.fence == nil {
+		w.fence, w.effects = map[string]uint64{}, map[string][]string{}
+	}
+	if token < w.fence[id] {
+		return false
+	}
+	w.fence[id] = token
+	return true
+}
+
+// effect happens, and happens again if it is caused again.
+func (w *world) effect(id string, token uint64, label string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.passesLocked(id, token) {
+		return false
+	}
+	w.effects[id] = append(w.effects[id], label)
+	return true
+}
+
+// look reports whether an effect has happened. From then on, holders of smaller
+// tokens can cause none.
+func (w *world) look(id string, token uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passesLocked(id, token)
+	return len(w.effects[id]) > 0
 }
 
 var errGhost = Uncertain(fmt.Errorf("the process of this handler was killed"))
