@@ -13,10 +13,16 @@ import (
 
 // Records is the bucket as one handle reaches it. It stands in for a
 // [kvstate.Store], whose methods say what these do.
-type Records struct{ h *Handle }
+type Records struct {
+	h    *Handle
+	keep time.Duration // of final records; 0 for ever
+}
 
 // Records returns the bucket as this handle reaches it.
-func (h *Handle) Records() *Records { return &Records{h} }
+func (h *Handle) Records() *Records { return &Records{h, h.s.cfg.Retention} }
+
+// Keep sets how long final records are kept that are written through r. Call it before any write.
+func (r *Records) Keep(retention time.Duration) { r.keep = retention }
 
 // headerRoom is what a record leaves for headers in a server message.
 const headerRoom = 1024
@@ -46,11 +52,10 @@ func (r *Records) Write(key command.Token, rec *kvstate.Record, done func(revisi
 
 // retention is how long the server keeps a final record: whole seconds.
 func (r *Records) retention() time.Duration {
-	keep := r.h.s.cfg.Retention
-	if keep <= 0 {
+	if r.keep <= 0 {
 		return 0
 	}
-	return max(keep.Truncate(time.Second), time.Second)
+	return max(r.keep.Truncate(time.Second), time.Second)
 }
 
 func tooLarge(key command.Token, n int) error {
