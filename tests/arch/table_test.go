@@ -103,7 +103,7 @@ var outside = []struct {
 	{"github.com/nats-io/nats-server/", []string{"embedded"},
 		"a server of 20 MB does not belong into every program that submits a command"},
 	{"github.com/nats-io/nats.go",
-		[]string{root, "stream", "kvstate", "internal/pipeline", "journal", "audit", "embedded", "cmd/*"},
+		[]string{root, "stream", "kvstate", "internal/pipeline", "journal", "audit", "embedded", "cmd/*", "examples/*"},
 		"command, dedupe and lease are tested without a server, and relay and runner act through the root"},
 }
 
