@@ -79,7 +79,10 @@ func TestStore_ScanOfManyKeys(t *testing.T) {
 	}
 	newest := writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
 	const rewritten = 1000
-	copy(newest, writeAll(t, p.Records(), keys[:rewritten], newest[:rewritten], bytes.Repeat([]byte{'y'}, size)))
+	for _, from := range []int{0, n - rewritten} { // the older revisions lie at the beginning and at the end
+		to := from + rewritten
+		copy(newest[from:], writeAll(t, p.Records(), keys[from:to], newest[from:to], bytes.Repeat([]byte{'y'}, size)))
+	}
 	want := make(map[command.Token]uint64, n)
 	for i, key := range keys {
 		want[key] = newest[i]
