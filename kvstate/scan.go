@@ -11,8 +11,14 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 )
 
-// scanPull is how many entries one pull of a scan asks for. It bounds the memory of a scan.
-const scanPull = 512
+// A pull of a scan asks for at most scanPull entries, and for fewer where those
+// seen so far were so large that it could exceed scanBytes. This bounds the
+// memory of a scan, and how long a pull takes. The first asks for scanFirst.
+const (
+	scanFirst = 16
+	scanPull  = 512
+	scanBytes = 8 << 20
+)
 
 // scanIdle is how long visit may take over one pull before the server drops
 // the scan's consumer, and how long the consumer stays if the scan was killed.
@@ -45,6 +51,7 @@ type scanning struct {
 	store   *Store
 	visit   func(Entry) error
 	last    uint64 // revision up to which entries were visited
+	largest int    // bytes of the largest entry so far
 	refused bool   // visit returned an error
 }
 
@@ -77,7 +84,9 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 	}()
 	seen := uint64(0)
 	for left := cons.CachedInfo().NumPending; left > 0; {
-		batch, err := cons.Fetch(int(min(left, scanPull)), jetstream.FetchMaxWait(5*time.Second))
+		// What a pull has not brought when its time ends is gone for this
+		// consumer. One that brings nothing at all ends much earlier.
+		batch, err := cons.Fetch(int(min(left, p.pull())), jetstream.FetchMaxWait(15*time.Second))
 		if err != nil {
 			return err
 		}
@@ -102,14 +111,31 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 			return context.Cause(ctx)
 		}
 		if seen == before {
-			return errInterrupted
+			// Entries that were still to come may be gone meanwhile.
+			info, err := cons.Info(ctx)
+			if err != nil {
+				return err
+			}
+			if info.NumPending > 0 {
+				return errInterrupted
+			}
+			return nil
 		}
 	}
 	return nil
 }
 
+// pull returns how many entries to ask for.
+func (p *scanning) pull() uint64 {
+	if p.largest == 0 {
+		return scanFirst
+	}
+	return uint64(min(max(scanBytes/p.largest, 1), scanPull))
+}
+
 // take visits an entry unless an earlier pass did.
 func (p *scanning) take(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+	p.largest = max(p.largest, len(m.Data()), 1)
 	if meta.Sequence.Stream <= p.last {
 		return nil
 	}

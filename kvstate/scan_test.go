@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
@@ -48,6 +50,71 @@ func writeAll(t *testing.T, s *kvstate.Store, keys []command.Token, over []uint6
 		collect()
 	}
 	return revisions
+}
+
+// TestStore_ScanOfLargeRecords has more bytes in its records than a client
+// takes in one pull, and keys that go while it scans.
+func TestStore_ScanOfLargeRecords(t *testing.T) {
+	const n, size, gone = 120, 900_000, 20
+	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	nc, err := tallyman.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() }) // returns nil
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	str, err := js.Stream(t.Context(), "KV_main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]command.Token, n)
+	for i := range keys {
+		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
+	}
+	writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
+	var visited []command.Token
+	if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if kvstate.Own(e.Key) {
+			return nil
+		}
+		visited = append(visited, e.Key)
+		if len(visited) > 1 {
+			return nil
+		}
+		for _, key := range keys[n-gone:] {
+			if err := str.Purge(t.Context(), jetstream.WithPurgeSubject("$KV.main."+string(key))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(visited, keys[:n-gone]) {
+		t.Errorf("visited %d keys, want the %d that were not purged, each once", len(visited), n-gone)
+	}
+	left := 0
+	for range str.ListConsumers(t.Context()).Info() {
+		left++
+	}
+	if left != 0 {
+		t.Errorf("the scan left %d consumers behind", left)
+	}
 }
 
 // TestStore_ScanOfManyKeys must not run beside others: it reads the whole
