@@ -24,10 +24,16 @@ func TestWait_AcrossRestart(t *testing.T) {
 		err     error
 	}
 	answers := make(chan answer, 1)
+	before := r.nc.NumSubscriptions()
 	go func() {
 		got, err := r.Wait(r.ctx, "w")
 		answers <- answer{got, err}
 	}()
+	// It must be subscribed, and the server know it, before the server goes.
+	eventually(t, r.ctx, "the subscription of Wait", func() bool { return r.nc.NumSubscriptions() > before })
+	if err := r.nc.FlushWithContext(r.ctx); err != nil {
+		t.Fatal(err)
+	}
 	r.submit(t, tallyman.Command{ID: "w", Kind: "echo", Payload: []byte("x")})
 	if err := r.server.Restart(); err != nil {
 		t.Fatal(err)
