@@ -141,11 +141,12 @@ type bigImport struct {
 	dir  string
 	text string
 	args []string
-	fed  chan struct{} // closed once nothing is written to it any more
 	in   *io.PipeReader
+	more chan struct{} // closed to let it have more than the first lines
+	fed  chan struct{} // closed once nothing is written to it any more
 }
 
-const bigLines = 20_000
+const bigLines = 6_000
 
 // startBig returns once the import submits.
 func startBig(t *testing.T) *bigImport {
@@ -156,37 +157,43 @@ func startBig(t *testing.T) *bigImport {
 		fmt.Fprintf(&text, "{\"sku\":%d}\n", i)
 	}
 	b := &bigImport{
-		pool: pool, dir: t.TempDir(), text: text.String(), fed: make(chan struct{}),
+		pool: pool, dir: t.TempDir(), text: text.String(), more: make(chan struct{}), fed: make(chan struct{}),
 		args: []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"},
 	}
 	in, feed := io.Pipe()
 	b.in = in
 	go func() {
 		defer close(b.fed)
-		_, _ = io.WriteString(feed, b.text[:strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n")+1]) // ends with the process
+		last := strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n") + 1
+		// Each ends with the process at the latest.
+		_, _ = io.WriteString(feed, b.text[:last/10])
+		<-b.more
+		_, _ = io.WriteString(feed, b.text[last/10:last])
 	}()
 	b.Process = clitest.Start(t, b.dir, in, append([]string{"import", "-"}, b.args...)...)
 	t.Cleanup(func() { in.CloseWithError(io.ErrClosedPipe) }) // or the process would be waited for in vain
-	deadline, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for b.stored(t) < 500 {
+	for b.stored(t) < bigLines/20 {
 		select {
 		case <-tick.C:
 		case <-deadline:
+			close(b.more)
 			t.Fatal("the import does not submit")
 		}
 	}
 	return b
 }
 
-// end sends a signal, and returns the exit code and how much is stored.
+// end sends a signal while lines pour in, and returns the exit code and how much is stored.
 func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, stored uint64) {
 	t.Helper()
+	close(b.more)
 	b.Signal(t, s)
 	b.in.CloseWithError(io.ErrClosedPipe)
 	code = b.Wait(t)
 	<-b.fed
-	if stored = b.stored(t); stored == bigLines {
+	if stored = b.stored(t); stored >= bigLines-1 {
 		t.Fatal("the import did not end in the middle")
 	}
 	return code, stored
