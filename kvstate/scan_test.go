@@ -12,7 +12,6 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -101,36 +100,18 @@ func (l *living) settle(limit int64) (records, bytes int64) {
 func TestStore_ScanOfManyKeys(t *testing.T) {
 	n := scale(t)
 	size := min(1<<10, 256<<20/n)
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-
+	store, _ := newStore(t, tallyman.Settings{})
 	keys := make([]command.Token, n)
 	for i := range keys {
 		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
 	}
-	newest := writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
+	newest := writeAll(t, store, keys, nil, bytes.Repeat([]byte{'x'}, size))
 	const rewritten = 1000
-	copy(newest, writeAll(t, p.Records(), keys[:rewritten], newest[:rewritten], bytes.Repeat([]byte{'y'}, size)))
+	copy(newest, writeAll(t, store, keys[:rewritten], newest[:rewritten], bytes.Repeat([]byte{'y'}, size)))
 
 	t.Run("visits each key once, at its newest revision", func(t *testing.T) {
 		visits := make([]int, n)
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			if kvstate.Own(e.Key) {
 				return nil
 			}
@@ -166,7 +147,7 @@ func TestStore_ScanOfManyKeys(t *testing.T) {
 		runtime.GC()
 		var live living
 		before, peak, visited := heap(), uint64(0), 0
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			live.add(e)
 			if visited++; visited%(n/10) == 0 {
 				if records, bodies := live.settle(most); records > most || bodies > most {
