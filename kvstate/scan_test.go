@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -101,39 +100,14 @@ func (l *living) settle(limit int64) (records, bytes int64) {
 // takes in one pull, and keys that go while it scans.
 func TestStore_ScanOfLargeRecords(t *testing.T) {
 	const n, size, gone = 120, 900_000, 20
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	str, err := js.Stream(t.Context(), "KV_main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, str := newStore(t, tallyman.Settings{})
 	keys := make([]command.Token, n)
 	for i := range keys {
 		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
 	}
-	writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
+	writeAll(t, store, keys, nil, bytes.Repeat([]byte{'x'}, size))
 	var visited []command.Token
-	if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+	if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 		if kvstate.Own(e.Key) {
 			return nil
 		}
@@ -168,39 +142,21 @@ func TestStore_ScanOfLargeRecords(t *testing.T) {
 func TestStore_ScanOfManyKeys(t *testing.T) {
 	n := scale(t)
 	size := min(1<<10, 256<<20/n)
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-
+	store, _ := newStore(t, tallyman.Settings{})
 	keys := make([]command.Token, n)
 	for i := range keys {
 		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
 	}
-	newest := writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
+	newest := writeAll(t, store, keys, nil, bytes.Repeat([]byte{'x'}, size))
 	const rewritten = 1000
 	for _, from := range []int{0, n - rewritten} { // the older revisions lie at the beginning and at the end
 		to := from + rewritten
-		copy(newest[from:], writeAll(t, p.Records(), keys[from:to], newest[from:to], bytes.Repeat([]byte{'y'}, size)))
+		copy(newest[from:], writeAll(t, store, keys[from:to], newest[from:to], bytes.Repeat([]byte{'y'}, size)))
 	}
 
 	t.Run("visits each key once, at its newest revision", func(t *testing.T) {
 		visits := make([]int, n)
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			if kvstate.Own(e.Key) {
 				return nil
 			}
@@ -236,7 +192,7 @@ func TestStore_ScanOfManyKeys(t *testing.T) {
 		runtime.GC()
 		var live living
 		before, peak, visited := heap(), uint64(0), 0
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			live.add(e)
 			if visited++; visited%(n/10) == 0 {
 				if records, bodies := live.settle(most); records > most || bodies > most {
