@@ -36,10 +36,12 @@ type Note struct {
 
 	// Of says what was refused: "claim", "progress", "result" or "failure".
 	Of string `json:"of,omitempty"`
-	// Missed is how many heartbeats had gone unconfirmed when the lease ended,
-	// and Silence the time since the last sign of life that the server confirmed.
-	Missed  int           `json:"missed_heartbeats,omitempty"`
-	Silence time.Duration `json:"silence_ns,omitempty"`
+	// Where the lease had run out: how many heartbeats had gone unconfirmed, the
+	// time from the last that was confirmed to the end of the lease, and when the
+	// worker noticed.
+	Missed    int           `json:"missed_heartbeats,omitempty"`
+	Silence   time.Duration `json:"silence_ns,omitempty"`
+	NoticedAt time.Time     `json:"noticed_at,omitzero"`
 
 	// The delivery that the note is about.
 	Seq         uint64    `json:"sequence,omitempty"`

@@ -157,7 +157,7 @@ type Queue struct {
 	Outstanding int    // delivered and not settled: running, or waiting for a retry
 	Redelivered int
 	Delivered   uint64 // the newest sequence that was ever delivered; those before it were, too
-	Waiting     int // pulls of workers that wait for commands
+	Waiting     int    // pulls of workers that wait for commands
 	Paused      bool
 }
 
