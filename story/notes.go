@@ -61,7 +61,7 @@ func lost(n kvstate.Note, who string) string {
 	}
 	what += lapse(n)
 	if late := n.NoticedAt.Sub(n.At); late >= time.Second {
-		what += fmt.Sprintf(", which it noticed %s later", span(late))
+		what += fmt.Sprintf(", and noticed %s later", span(late))
 	}
 	return what
 }
