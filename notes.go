@@ -30,7 +30,7 @@ const (
 // notebook writes down what happens around commands but changes no record of
 // them. Nobody waits for it, and nothing depends on it.
 type notebook struct {
-	records *kvstate.Store
+	store   func(ctx context.Context, p pendingNote, unique string) error
 	log     *slog.Logger
 	queue   chan pendingNote
 	dropped atomic.Int64
@@ -42,7 +42,12 @@ type pendingNote struct {
 }
 
 func newNotebook(records *kvstate.Store, log *slog.Logger) *notebook {
-	return &notebook{records: records, log: log, queue: make(chan pendingNote, maxNotes)}
+	return &notebook{
+		store: func(ctx context.Context, p pendingNote, unique string) error {
+			return records.Note(ctx, p.about, unique, &p.note)
+		},
+		log: log, queue: make(chan pendingNote, maxNotes),
+	}
 }
 
 // add never blocks.
@@ -92,7 +97,7 @@ func (b *notebook) write(ctx context.Context, p pendingNote) {
 	unique := nuid.Next()
 	for {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
-		err := b.records.Note(try, p.about, unique, &p.note)
+		err := b.store(try, p, unique)
 		cancel()
 		if err == nil {
 			return

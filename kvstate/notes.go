@@ -3,9 +3,11 @@ package kvstate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 )
 
@@ -67,12 +69,23 @@ func (s *Store) Note(ctx context.Context, token command.Token, unique string, n 
 	if err != nil {
 		return fmt.Errorf("kvstate: note about %s: %w", token, err)
 	}
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.Subject(NoteKey(token, unique))
+	m.msg.Data = body
+	m.set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	if s.keep != "" {
+		m.set(jetstream.MsgTTLHeader, s.keep)
+	}
 	answers := make(chan error, 1)
-	if err := s.Put(NoteKey(token, unique), body, true, func(_ uint64, err error) { answers <- err }); err != nil {
+	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
 		return err
 	}
 	select {
 	case err := <-answers:
+		if errors.Is(err, ErrStale) {
+			return nil // an earlier try whose answer got lost
+		}
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("kvstate: note about %s: %w: %w", token, ErrIndeterminate, context.Cause(ctx))
