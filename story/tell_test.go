@@ -48,11 +48,12 @@ var inStream = []story.Copy{{Seq: 7, At: zero, Queue: "default", Kind: "resize",
 // tales are the evidence of the golden files, which hold the stories.
 var tales = map[string]story.Evidence{
 	"takeover": {
+		Scanned: true,
 		Entry: entry(9, kvstate.Record{Attempt: 2, Seqs: []uint64{7}, Result: []byte("ok"), ContentType: "text/plain", Trail: trail(
 			step(0.1, kvstate.Claimed, "worker-2", 3, ""), step(31, kvstate.Claimed, "worker-5", 4, ""), step(35, kvstate.Completed, "worker-5", 4, ""))}),
 		Notes: []kvstate.Note{
-			{At: after(27), What: kvstate.NoteLeaseLost, Worker: "worker-2", Attempt: 1, Token: 3, Missed: 2, Silence: 27 * time.Second, NoticedAt: after(27.1), Seq: 7, Delivery: 1, SubmittedAt: zero},
-			{At: after(40), What: kvstate.NoteRefused, Of: "result", Worker: "worker-2", Attempt: 1, Token: 3, Text: "written by someone else", Seq: 7, Delivery: 1, SubmittedAt: zero},
+			{At: after(27), What: kvstate.NoteLeaseLost, Worker: "worker-2", Attempt: 1, Token: 3, Missed: 4, Silence: 27 * time.Second, NoticedAt: after(27.1), Seq: 7, Delivery: 1, SubmittedAt: zero},
+			{At: after(40), What: kvstate.NoteRefused, Of: "result", Worker: "worker-2", Attempt: 1, Token: 3, Missed: 4, Silence: 27 * time.Second, Seq: 7, Delivery: 1, SubmittedAt: zero},
 		},
 	},
 	"pending":                 {Copies: []story.Copy{{Seq: 7, At: zero, Queue: "slow", Kind: "resize", Delivered: story.DeliveredNever}}},
