@@ -151,7 +151,7 @@ func (t *telling) completed(e *Event, who string, before kvstate.State, last *kv
 		text += fmt.Sprintf(" with token %d", e.Token)
 	}
 	if last != nil {
-		if e.Token == 0 && last.Attempt > 0 {
+		if last.Attempt > 0 {
 			text += fmt.Sprintf(" on attempt %d", last.Attempt)
 		}
 		text += fmt.Sprintf("; the receipt holds %s", count(len(last.Result), "byte"))

@@ -16,6 +16,7 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/story"
 	"go.uber.org/goleak"
 )
 
@@ -176,6 +177,29 @@ func TestPermissions_OfOperations(t *testing.T) {
 			t.Errorf("scan: got %d records, %v, want 2", records, err)
 		}
 	})
+	t.Run("a reader can ask why", func(t *testing.T) {
+		reader := open("reader")
+		evidence, err := story.Gather(ctx, reader.Commands(), reader.Records(), "p", story.Options{Scan: true})
+		if err != nil || story.Tell(evidence).State != string(tallyman.Completed) {
+			t.Errorf("why: got %+v, %v, want a completed command", evidence, err)
+		}
+	})
+	for _, user := range []string{"producer", "reader"} {
+		t.Run("a "+user+" can watch", func(t *testing.T) {
+			seen := map[string]bool{}
+			for c, err := range open(user).Watch(ctx, tallyman.Filter{Current: true}) {
+				if err != nil {
+					t.Fatalf("watch: %v", err)
+				}
+				if seen[c.ID] = true; len(seen) == 2 {
+					break
+				}
+			}
+			if !seen["p"] || !seen["p/1"] {
+				t.Errorf("saw %v, want p and p/1", seen)
+			}
+		})
+	}
 	for _, user := range []string{"producer", "worker", "reader"} {
 		t.Run("a "+user+" creates no pool and changes neither settings nor closed books", func(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, denial)

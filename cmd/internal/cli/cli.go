@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -153,11 +154,17 @@ type Out struct {
 	io.Writer
 }
 
-// JSON prints one JSON object or line.
+// JSON prints one JSON object or line. What a terminal may act on is escaped,
+// which leaves the value as it is.
 func (o *Out) JSON(v any) error {
-	enc := json.NewEncoder(o.Writer)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := o.Write(escape(b.Bytes()))
+	return err
 }
 
 // Main parses args against grammar, a struct of kong that embeds Common, and
