@@ -15,9 +15,11 @@ type link struct {
 	listener net.Listener
 	to       string
 	work     sync.WaitGroup
+	spent    chan struct{} // gets one when a quota is used up
 
 	mu     sync.Mutex
 	refuse bool
+	quota  int64             // bytes of each client that reach the server; 0 for all
 	conns  map[net.Conn]bool // both ends of all connections
 }
 
@@ -27,7 +29,7 @@ func newLink(t *testing.T, server string) *link {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{to: u.Host, conns: map[net.Conn]bool{}}
+	l := &link{to: u.Host, conns: map[net.Conn]bool{}, spent: make(chan struct{}, 16)}
 	if l.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -65,19 +67,35 @@ func (l *link) carry(in net.Conn) {
 		return
 	}
 	l.conns[in], l.conns[out] = true, true
+	quota := l.quota
 	l.mu.Unlock()
 	var back sync.WaitGroup
 	back.Go(func() {
 		_, _ = io.Copy(in, out) // ends when either end does
 		in.Close()
 	})
-	_, _ = io.Copy(out, in)
+	if quota > 0 {
+		if n, _ := io.CopyN(out, in, quota); n == quota {
+			l.spent <- struct{}{}
+			_, _ = io.Copy(io.Discard, in) // the client believes that it is sent
+		}
+	} else {
+		_, _ = io.Copy(out, in)
+	}
 	out.Close()
 	back.Wait()
 	l.mu.Lock()
 	delete(l.conns, in)
 	delete(l.conns, out)
 	l.mu.Unlock()
+}
+
+// swallow lets only so many bytes of each client that connects from now on
+// reach the server. The client does not notice.
+func (l *link) swallow(after int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quota = after
 }
 
 // cut ends the connections of this moment.
