@@ -18,6 +18,8 @@ func TestPause(t *testing.T) {
 	s := newSeen(false)
 	r.work(t, s)
 	r.submit(t, tallyman.Command{ID: "running", Kind: "long"})
+	r.submit(t, tallyman.Command{ID: "through", Kind: "long"})
+	<-s.running
 	<-s.running
 	until, err := r.desk.Pause(r.ctx, ann, "default", 0)
 	if err != nil || time.Until(until) < 50*365*24*time.Hour {
@@ -84,6 +86,17 @@ func TestPause(t *testing.T) {
 		if _, err := r.Wait(r.ctx, "next"); err != nil {
 			t.Error(err)
 		}
+		select {
+		case cause := <-s.ended:
+			t.Errorf("the context of what ran through the pause ended: %v", cause)
+		case <-s.running:
+			t.Error("what ran through the pause began a second time")
+		case <-time.After(settings.Lease):
+		}
+		if _, err := r.desk.Cancel(r.ctx, ann, "through"); err != nil {
+			t.Error(err)
+		}
+		<-s.ended
 	})
 	t.Run("a pause ends by itself", func(t *testing.T) {
 		if _, err := r.desk.Pause(r.ctx, ann, "default", 500*time.Millisecond); err != nil {
