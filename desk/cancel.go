@@ -66,7 +66,7 @@ func (d *Desk) cancel(ctx context.Context, act Act, id string) (Outcome, error) 
 func (d *Desk) takenOut(ctx context.Context, act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	r := e.Record
 	if r.State == kvstate.Prepared {
-		return nil, fmt.Errorf("%w: from %q to %q%s: %s", ErrRefused, r.State, kvstate.Cancelled, lately(r), Advice(r.State))
+		return nil, refusal(r, kvstate.Cancelled)
 	}
 	next, err := act.advance(r, kvstate.Cancelled)
 	if err != nil {

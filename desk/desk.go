@@ -166,6 +166,15 @@ func (a Act) advance(r *kvstate.Record, to kvstate.State) (*kvstate.Record, erro
 	return next, nil
 }
 
+// refusal is the error for what the table allows to workers alone.
+func refusal(r *kvstate.Record, to kvstate.State) error {
+	from := string(r.State)
+	if r.State == kvstate.None {
+		from = "none"
+	}
+	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), Advice(r.State))
+}
+
 // lately tells who brought a record into its state, and when.
 func lately(r *kvstate.Record) string {
 	n := len(r.Trail)

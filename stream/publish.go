@@ -220,6 +220,11 @@ func (s *Stream) stored(data []byte) (Stored, error) {
 	return out, nil
 }
 
+// Names takes the subject of a stored command apart, as Sequences gives it.
+func (s *Stream) Names(subject string) (queue, kind string, token command.Token) {
+	return s.parse(subject)
+}
+
 // parse takes a subject of this stream apart.
 func (s *Stream) parse(subject string) (queue, kind string, token command.Token) {
 	rest, ok := strings.CutPrefix(subject, s.prefix)

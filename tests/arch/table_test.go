@@ -62,6 +62,10 @@ var table = map[string]rule{
 		may: []string{"command", "dedupe", "kvstate", "stream"},
 		why: "what happened is told from what JetStream stores, not from what a worker or producer believes",
 	},
+	"desk": {
+		may: []string{"command", "dedupe", "kvstate", "stream"},
+		why: "an operator acts on what JetStream stores, as the audit reads it, and asks no worker or producer",
+	},
 	"runner": {
 		may: []string{root},
 		why: "handlers for other languages get no rights that a handler in Go lacks",
