@@ -46,6 +46,13 @@ func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error
 	return nil
 }
 
+// Check returns the error, ErrTooLarge among them, with which Publish would
+// refuse the command without asking the server.
+func (s *Stream) Check(env command.Envelope) error {
+	_, err := s.message(env)
+	return err
+}
+
 func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 	h := make(nats.Header, 5)
 	values := [...]string{env.ID, string(env.Digest), env.ContentType, string(env.Token)}
