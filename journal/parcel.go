@@ -197,13 +197,14 @@ func (r *Relay) park(ctx context.Context, e *Entry, n int, reason kvstate.Reason
 	return nil
 }
 
-// parkedKey is where a command lies that can never be submitted.
+// parkedKey is where a command lies that can never be submitted. No id's token
+// begins with "_", so it is nobody else's.
 func parkedKey(e *Entry, n int) (command.Token, error) {
-	parent, err := dedupe.Token(fmt.Sprintf("%s/%d", e.Run, e.Seq))
+	token, err := tokenOf(e.Run)
 	if err != nil {
 		return "", err
 	}
-	return kvstate.FollowUpConflictKey(parent, n+1), nil
+	return kvstate.FollowUpConflictKey(command.Token(fmt.Sprintf("_journal/%s/%d", token, e.Seq)), n+1), nil
 }
 
 // ack says that the decision is published. If it gets lost, the decision comes
