@@ -105,6 +105,9 @@ func connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if nc.IsClosed() {
+			return
+		}
 		closed := nc.StatusChanged(nats.CLOSED)
 		nc.Close()
 		<-closed
@@ -195,17 +198,25 @@ func (p *party) work(t testing.TB) *ran {
 	return counts
 }
 
-// eventually polls until ok, and fails the test if ctx ends before.
-func (r *rig) eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+// await polls until ok, and returns false if ctx ends before.
+func (r *rig) await(ok func() bool) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-r.ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
+			return false
 		}
+	}
+	return true
+}
+
+// eventually is await that fails the test.
+func (r *rig) eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	if !r.await(ok) {
+		t.Fatalf("waited in vain for %s", what)
 	}
 }
 
