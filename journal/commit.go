@@ -79,6 +79,7 @@ func (c *commit) run(ctx context.Context) (Committed, error) {
 	h, known := c.j.remembered(c.token)
 	known = known && h.seq == expected
 	pause := firstPause
+	var why error // it has not worked yet
 	for {
 		var err error
 		fresh := !known
@@ -99,6 +100,9 @@ func (c *commit) run(ctx context.Context) (Committed, error) {
 				continue // what was remembered is old: look at once
 			}
 		}
+		if why == nil || ctx.Err() == nil { // that ctx has ended says less
+			why = err
+		}
 		switch {
 		case errors.Is(err, errMoved):
 			c.j.forget(c.token)
@@ -106,16 +110,21 @@ func (c *commit) run(ctx context.Context) (Committed, error) {
 		case final(err) && !c.sent:
 			return c.entry.committed(false), c.wrap(err)
 		case sleep(ctx, pause) != nil:
-			if c.sent {
-				return c.entry.committed(false), fmt.Errorf("%w: %w; repeat it with the commit id %q", c.wrap(ErrUnconfirmed), err, c.entry.ID)
-			}
-			if !errors.Is(err, ErrFull) {
-				err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-			}
-			return c.entry.committed(false), fmt.Errorf("%w; nothing was written", c.wrap(err))
+			return c.entry.committed(false), c.givenUp(why)
 		}
 		pause = min(2*pause, lastPause)
 	}
+}
+
+// givenUp is the error of a commit that ran out of time.
+func (c *commit) givenUp(why error) error {
+	switch {
+	case c.sent:
+		return fmt.Errorf("%w; repeat it with the commit id %q: %w", c.wrap(ErrUnconfirmed), c.entry.ID, why)
+	case errors.Is(why, ErrFull):
+		return fmt.Errorf("%w; nothing was written", c.wrap(why))
+	}
+	return fmt.Errorf("%w; nothing was written: %w", c.wrap(ErrUnavailable), why)
 }
 
 func (c *commit) wrap(err error) error {

@@ -126,6 +126,8 @@ type Status struct {
 
 // Status returns where the journal stands now, as its leader has it.
 func (j *Journal) Status(ctx context.Context) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	info, err := j.consumerInfo(ctx)
 	if err != nil {
 		return Status{}, err
@@ -152,7 +154,13 @@ func (j *Journal) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
+// askTime bounds a question to the servers: one that was asked of a server that
+// died is never answered.
+const askTime = 5 * time.Second
+
 func (j *Journal) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	cons, err := j.js.Consumer(ctx, j.stream, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("journal: relay of %q: %w", j.stream, absent(err, j.pool))

@@ -149,7 +149,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // consumer finds the journal's consumer, again and again while the servers are not ready.
 func (r *Relay) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		ask, cancel := context.WithTimeout(ctx, fetchTime)
+		ask, cancel := context.WithTimeout(ctx, askTime)
 		cons, err := r.j.js.Consumer(ask, r.j.stream, consumer)
 		cancel()
 		if err == nil {
@@ -249,7 +249,7 @@ func (r *Relay) mark(ctx context.Context) {
 
 // note does so under a context of its own: at the end the caller's is over.
 func (r *Relay) note() {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	if err := r.j.notePublished(ctx); err != nil {
 		r.log.Debug("could not note how far the journal is published; trying again later", "error", err)

@@ -104,8 +104,10 @@ func (j *Journal) walkPatiently(ctx context.Context, subject string, from, upTo 
 		})
 		cancel()
 		switch {
-		case err == nil || visiting != nil || ctx.Err() != nil:
+		case err == nil || visiting != nil:
 			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("journal: read %s from sequence %d on: %w", subject, from, context.Cause(ctx))
 		case errors.Is(err, errTurn) || from > before:
 			continue // it got on
 		}
