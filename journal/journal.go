@@ -143,11 +143,12 @@ func (j *Journal) Status(ctx context.Context) (Status, error) {
 		Unpublished:      info.NumPending + uint64(info.NumAckPending), Outstanding: info.NumAckPending,
 		DamagedSnapshots: j.damagedSnapshots.Load(), MissedSnapshots: j.missedSnapshots.Load(),
 	}
-	if s.Unpublished > 0 {
+	if s.PublishedThrough < s.LastSeq {
 		switch m, err := j.get(ctx, map[string]any{"seq": s.PublishedThrough + 1, "next_by_subj": j.prefix + "*"}); {
 		case err == nil:
 			s.OldestAge = max(time.Since(m.at), 0)
-		case !errors.Is(err, errNoEntry):
+			s.Unpublished = max(s.Unpublished, 1) // the consumer may not have counted it yet
+		case !errors.Is(err, errNoEntry): // none: purged
 			return Status{}, fmt.Errorf("journal: status of %q: %w", j.stream, err)
 		}
 	}
