@@ -248,7 +248,7 @@ func TestCommit_ClusterLosesServers(t *testing.T) {
 	if err := tallyman.Create(ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{Replicas: 3}); err != nil {
 		t.Fatal(err)
 	}
-	if err := journal.Create(ctx, js, journal.Config{Pool: "main"}); err != nil {
+	if err := journal.Create(ctx, nc, journal.Config{Pool: "main"}); err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{raw: nc, js: js, ctx: ctx}

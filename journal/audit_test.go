@@ -113,7 +113,7 @@ func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{}); !errors.Is(err, journal.ErrNoJournal) {
 		t.Errorf("without a journal: %v, want ErrNoJournal", err)
 	}
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "main"}); err != nil {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{}); err == nil || !strings.Contains(err.Error(), "_journal/_mark") {
@@ -132,13 +132,13 @@ func TestCreate(t *testing.T) {
 		}
 		return c.CachedInfo().Config
 	}
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "main"}); err != nil {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	if got := consumer(); got.AckWait != 2*time.Second || got.MaxAckPending != -1 || got.MaxDeliver != -1 {
 		t.Errorf("got %+v", got)
 	}
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "main", Lease: time.Minute, MaxBytes: 4 << 20}); err != nil {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main", Lease: time.Minute, MaxBytes: 4 << 20}); err != nil {
 		t.Errorf("changed: %v", err)
 	}
 	if got := consumer(); got.AckWait != time.Minute {
@@ -159,10 +159,10 @@ func TestCreate(t *testing.T) {
 		}
 		break
 	}
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "other"}); err == nil || !strings.Contains(err.Error(), "tallyman init --pool other") {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "other"}); err == nil || !strings.Contains(err.Error(), "tallyman init --pool other") {
 		t.Errorf("without a pool: %v", err)
 	}
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "a.b"}); !errors.Is(err, command.ErrInvalidName) {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "a.b"}); !errors.Is(err, command.ErrInvalidName) {
 		t.Errorf("a pool of a bad name: %v", err)
 	}
 	if err := tallyman.Create(r.ctx, r.raw, "bare", tallyman.Settings{}, tallyman.Topology{}); err != nil {

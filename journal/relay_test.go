@@ -321,7 +321,7 @@ func TestRelay_LostConsumer(t *testing.T) {
 		t.Errorf("a relay without its consumer: %v, want ErrNoJournal and the remedy", err)
 	}
 	sixth := r.commit(t, "a", 5, order("went on", 1))
-	if err := journal.Create(r.ctx, r.js, journal.Config{Pool: "main"}); err != nil {
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
 		t.Fatal(err)
 	}
 	to := &counting{Producer: r.producer(t)}

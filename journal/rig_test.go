@@ -65,7 +65,7 @@ func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topo
 		t.Fatal(err)
 	}
 	cfg.Pool = "main"
-	if err := journal.Create(ctx, r.js, cfg); err != nil {
+	if err := journal.Create(ctx, r.raw, cfg); err != nil {
 		t.Fatal(err)
 	}
 	r.party = r.join(t)

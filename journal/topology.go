@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
@@ -49,11 +50,15 @@ func subjectPrefix(pool string) string { return pool + ".journal." }
 // A consumer that was deleted is made again where the relays had got to, as
 // far as they have noted it (see Relay), and not at the first decision: the
 // receipts that would absorb the oldest commands may have expired.
-func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
+func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	if err := command.ValidateName("pool", cfg.Pool); err != nil {
 		return fmt.Errorf("journal: create: %w", err)
 	}
 	fail := func(err error) error { return fmt.Errorf("journal: create %q: %w", Name(cfg.Pool), err) }
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fail(err)
+	}
 	bucket, err := js.Stream(ctx, "KV_"+cfg.Pool)
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
