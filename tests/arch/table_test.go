@@ -51,8 +51,8 @@ var table = map[string]rule{
 		why: "a relay submits like any producer and must not reach around the root into the stream",
 	},
 	"journal": {
-		may: []string{"command", "kvstate"},
-		why: "a run is written like a record, and its commands go the way of every follow-up",
+		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline"},
+		why: "a run is written like a record, and whoever submits its commands comes from outside (docs/adr/020)",
 	},
 	"audit": {
 		may: []string{"command", "kvstate", "stream", "dedupe"},
@@ -77,7 +77,7 @@ var table = map[string]rule{
 		why: "what goes into an image beside the commands stands alone",
 	},
 	"examples/*": {
-		may: []string{root, "embedded", "runner"},
+		may: []string{root, "embedded", "runner", "journal"},
 		why: "an example shows what users can do, and they have no more than this",
 	},
 	"cmd/*":   {may: []string{"*", "cmd/*"}, why: "they wire everything"},
@@ -88,7 +88,7 @@ var table = map[string]rule{
 const subjectOwner = "stream"
 
 // codeReaders are the packages that may look at JetStream's error codes.
-var codeReaders = []string{"stream", "kvstate", "internal/pipeline"}
+var codeReaders = []string{"stream", "kvstate", "journal", "internal/pipeline"}
 
 // codes are the error codes that mean "someone else was faster" or "already there".
 var codes = map[string]string{
