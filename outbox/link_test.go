@@ -5,15 +5,18 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-// link leads to a database and can be cut: while it is down every statement fails.
+// link leads to a database and can be cut, so that every statement fails, or
+// frozen, so that every statement waits.
 type link struct {
 	db      *sql.DB
 	down    atomic.Bool
 	refused atomic.Int64
+	running sync.RWMutex // held by statements for reading
 
 	driver driver.Driver
 	dsn    string
@@ -30,6 +33,13 @@ func cut(t testing.TB, db *database) *link {
 	return l
 }
 
+// freeze makes statements wait until thaw is called, and waits for those under
+// way. Like a process that is stopped, they do not look at their contexts.
+func (l *link) freeze() (thaw func()) {
+	l.running.Lock()
+	return l.running.Unlock
+}
+
 func (l *link) check() error {
 	if l.down.Load() {
 		l.refused.Add(1)
@@ -41,6 +51,8 @@ func (l *link) check() error {
 func (l *link) Driver() driver.Driver { return l.driver }
 
 func (l *link) Connect(context.Context) (driver.Conn, error) {
+	l.running.RLock()
+	defer l.running.RUnlock()
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -57,6 +69,8 @@ type linkConn struct {
 }
 
 func (c *linkConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	c.link.running.RLock()
+	defer c.link.running.RUnlock()
 	if err := c.link.check(); err != nil {
 		return nil, err
 	}
@@ -64,6 +78,8 @@ func (c *linkConn) ExecContext(ctx context.Context, query string, args []driver.
 }
 
 func (c *linkConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	c.link.running.RLock()
+	defer c.link.running.RUnlock()
 	if err := c.link.check(); err != nil {
 		return nil, err
 	}

@@ -147,9 +147,20 @@ func micros(d time.Duration) *int64 {
 // not written is submitted once more after the lease, which is harmless but not
 // free. It returns how many rows were still this relay's.
 func (r *Relay) insist(ctx context.Context, b batch, want int, write func(context.Context) (int64, error)) int64 {
-	// Not ctx itself: what was published before a stop is to be marked after it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(time.Until(b.trusted), r.cfg.Drain))
+	// Not ctx itself: what was published before a stop is to be marked after
+	// it, but the stop does not wait for ever.
+	end := time.Now().Add(r.cfg.Drain)
+	if b.trusted.After(end) {
+		end = b.trusted
+	}
+	stopped := ctx
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	defer cancel()
+	unwatch := context.AfterFunc(stopped, func() {
+		t := time.AfterFunc(r.cfg.Drain, cancel)
+		context.AfterFunc(ctx, func() { t.Stop() })
+	})
+	defer unwatch()
 	pause := newPause()
 	for try := 1; ; try++ {
 		one, cancel := context.WithTimeout(ctx, statementTime)

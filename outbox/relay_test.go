@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,18 +78,22 @@ func TestRelay_FrozenBeyondItsLease(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, db *database) {
 		p := newPool()
-		thaw := make(chan struct{})
-		p.hold = thaw
+		answers := make(chan struct{})
+		p.hold = answers
+		link := cut(t, db)
 		db.add(t, numbered(5)...)
-		frozen := db.start(t, p, func(c *outbox.Config) { c.Owner = "frozen"; c.Lease = time.Hour })
+		frozen := db.start(t, p, func(c *outbox.Config) { c.Owner, c.DB, c.Lease = "frozen", link.db, time.Hour })
 		eventually(t, "the first relay to submit", func() bool { return len(p.ids()) == 5 })
+		thaw := sync.OnceFunc(link.freeze())
+		t.Cleanup(thaw)
 
 		p.set(func(p *pool) { p.hold = nil })
 		db.expire(t)
 		other := db.start(t, p, func(c *outbox.Config) { c.Owner = "other" })
 		eventually(t, "the second relay to publish", func() bool { return other.Stats().Published == 5 })
 		before := db.count(t, `SELECT sum(deliveries) FROM tallyman_outbox WHERE state = 'published' AND taken_from = 'frozen'`)
-		close(thaw)
+		thaw()
+		close(answers)
 		eventually(t, "the first relay to be refused", func() bool { return frozen.Stats().Refused == 5 })
 		if got := frozen.Stats().Published; got != 0 {
 			t.Errorf("the frozen relay says that it published %d rows, want none", got)
