@@ -18,11 +18,11 @@ import (
 func TestRelay_ManySideBySide(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, db *database) {
-		const n = 2000
+		const n = 600
 		p := newPool()
 		var relays []*relay
 		for range 3 {
-			relays = append(relays, db.start(t, p, func(c *outbox.Config) { c.Batch = 100 }))
+			relays = append(relays, db.start(t, p, func(c *outbox.Config) { c.Batch = 40 }))
 		}
 		for part := range slices.Chunk(numbered(n), 50) {
 			db.add(t, part...)

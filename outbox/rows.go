@@ -52,7 +52,7 @@ const (
 var (
 	// dueExists looks without writing: on SQLite a write that finds nothing
 	// to do still makes other writers wait.
-	dueExists = statementOf(`SELECT 1 FROM tallyman_outbox WHERE available_at <= {now} AND order_key IS NULL LIMIT 1`)
+	dueExists = statementOf(`SELECT 1 FROM tallyman_outbox WHERE available_at <= {now} AND order_key IS NULL ORDER BY available_at, seq LIMIT 1`)
 
 	claimDue = statementsOf(
 		`UPDATE tallyman_outbox SET `+setClaimed+` WHERE seq IN
@@ -98,7 +98,11 @@ var (
 		FROM json_to_recordset($2::json) AS x(s bigint, d bigint, t text, w bigint, a bigint, e text)
 		WHERE seq = x.s AND deliveries = x.d AND owner = $1 AND state = 'sending'`)
 
-	selectUnsettled = statementOf(`SELECT seq, id FROM tallyman_outbox
+	// SQLite would rather walk the table, which is in this order too.
+	selectUnsettled = statementsOf(
+		`SELECT seq, id FROM tallyman_outbox INDEXED BY tallyman_outbox_unsettled
+		WHERE published_at IS NOT NULL AND settled_at IS NULL AND seq > $1 ORDER BY seq LIMIT $2`,
+		`SELECT seq, id FROM tallyman_outbox
 		WHERE published_at IS NOT NULL AND settled_at IS NULL AND seq > $1 ORDER BY seq LIMIT $2`)
 
 	markSettled = statementsOf(
