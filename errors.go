@@ -70,7 +70,8 @@ func Reject(err error) error {
 }
 
 // RetryAfter marks err as a failed attempt whose next try comes after d
-// instead of the pool's backoff. Attempts stay bounded. RetryAfter(d, nil) is nil.
+// instead of the pool's backoff, which still rules if d is not positive.
+// Attempts stay bounded. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil

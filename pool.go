@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,21 +22,54 @@ import (
 const DefaultPool = "main"
 
 // Connect connects to the servers of a comma-separated list of URLs with the
-// options that a pool wants: it reconnects for ever, and keeps nothing in a
-// buffer meanwhile, since an ack or write that is sent minutes later may hit
-// what is somebody else's by then. Further options come after these.
+// options of ConnectOptions. Further options come after these.
 func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(urls, append([]nats.Option{
+	nc, err := nats.Connect(urls, append(ConnectOptions(), options...)...)
+	var bad *url.Error
+	if errors.As(err, &bad) { // its text holds the URL
+		return nil, fmt.Errorf("tallyman: connect to %s: not a valid URL; write special characters of user and password as %%XX", redact(urls))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: connect to %s: %w", redact(urls), err)
+	}
+	return nc, nil
+}
+
+// redact spells URLs of servers without user, password and token.
+func redact(urls string) string {
+	each := strings.Split(urls, ",")
+	for i, u := range each {
+		at := strings.LastIndexByte(u, '@')
+		if at < 0 {
+			continue
+		}
+		begin := 0
+		if scheme := strings.Index(u[:at], "://"); scheme >= 0 {
+			begin = scheme + len("://")
+		}
+		each[i] = u[:begin] + "xxxxx" + u[at:]
+	}
+	return strings.Join(each, ",")
+}
+
+// ConnectOptions returns the options that a pool wants of a connection:
+//
+//   - It reconnects for ever.
+//   - It keeps nothing in a buffer meanwhile, since an ack or write that is sent
+//     minutes later may hit what is somebody else's by then.
+//   - It gives up a server that has been silent for 15 s, half of the default
+//     lease. By default that would take 6 minutes for a connection that
+//     died without a word.
+func ConnectOptions() []nats.Option {
+	return []nats.Option{
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
 		nats.PermissionErrOnSubscribe(true),
-	}, options...)...)
-	if err != nil {
-		return nil, fmt.Errorf("tallyman: connect to %s: %w", urls, err)
 	}
-	return nc, nil
 }
 
 // Pool is one named set of JetStream assets: a command stream, a bucket of
@@ -192,10 +227,10 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
-// While the servers elect a leader, Open asks again, until ctx ends or, where it
+// While the servers elect a leader, or none can be reached, Open asks again, until ctx ends or, where it
 // has no deadline, for 30 s.
 //
-// Make nc with Connect, or give it the same options.
+// Make nc with Connect, or give it ConnectOptions.
 func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err := command.ValidateName("pool", name); err != nil {
 		return nil, fmt.Errorf("tallyman: open pool: %w", err)
@@ -247,7 +282,8 @@ const (
 )
 
 // persist calls f until it succeeds, fails for good, or ctx ends: while a
-// cluster elects a leader, questions get no answer or a refusal. It ends early
+// cluster elects a leader, questions get no answer or a refusal, and while the
+// connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
 	if _, limited := ctx.Deadline(); !limited {
@@ -267,7 +303,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 			return nil
 		case errors.Is(denied, ErrDenied):
 			return denied
-		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, ErrUnavailable, pipeline.ErrIndeterminate):
+		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, nats.ErrReconnectBufExceeded, ErrUnavailable, pipeline.ErrIndeterminate):
 			return err
 		}
 		if sleep(ctx, 250*time.Millisecond) != nil {

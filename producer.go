@@ -102,7 +102,7 @@ func (p *Producer) close() {
 	p.work.Wait()
 }
 
-// Submit submits a command and returns once it is durable in the pool.
+// Submit submits a command and returns once it is durable in the pool, or ctx ends.
 // Submitting the same command again, at any time while its receipt is kept, is
 // absorbed and says so.
 //
@@ -126,7 +126,8 @@ func (p *Producer) Submit(ctx context.Context, c Command) (Submission, error) {
 
 // SubmitAsync is Submit that does not wait for the outcome. It waits for room
 // in the window, which is the back-pressure, at most until ctx ends. Done gets
-// the outcome on a goroutine of the producer and must not block. If
+// the outcome, ErrUnconfirmed as soon as ctx ends, on a goroutine of its own or
+// of the producer, and must not block. If
 // SubmitAsync itself returns an error, nothing was submitted and done is not called.
 func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submission, error)) error {
 	if ctx.Err() != nil {
@@ -154,7 +155,8 @@ func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submiss
 		<-p.window
 		return fmt.Errorf("tallyman: submit %q: the producer is closed", c.ID)
 	}
-	p.enqueue(&submission{p: p, ctx: ctx, env: env, done: done})
+	s := &submission{p: p, ctx: ctx, env: env, done: done}
+	s.start()
 	return nil
 }
 

@@ -11,14 +11,24 @@ import (
 )
 
 type auditCommand struct {
-	Close bool `help:"If the books balance, close them, so that receipts may expire."`
-	JSON  bool `name:"json" help:"Print JSON."`
+	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
+	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	JSON    bool   `name:"json" help:"Print JSON."`
 }
 
 // Run audits the pool and prints the report, whatever it says.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
+	opts := audit.Options{Close: c.Close}
+	if c.Against != "" {
+		in, err := openList(c.Against)
+		if err != nil {
+			return cli.Usage(err)
+		}
+		defer in.Close()
+		opts.Against = accepted(in)
+	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
-		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), audit.Options{Close: c.Close})
+		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), opts)
 		if err != nil {
 			return err
 		}
@@ -60,6 +70,18 @@ func printReport(r audit.Report, out *cli.Out) error {
 	}
 	if r.CorruptCount > 0 {
 		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
+	}
+	if r.Beyond > 0 {
+		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
+	}
+	if r.Compared > 0 {
+		t.row("compared", r.Compared)
+	}
+	if r.MissingIDCount > 0 {
+		t.row("missing ids", r.MissingIDCount)
+		for _, m := range r.MissingIDs {
+			t.row("", fmt.Sprintf("%q: %s", m.ID, m.Cause))
+		}
 	}
 	t.row("")
 	t.row(r.Summary())
