@@ -80,6 +80,9 @@ var table = map[string]rule{
 	"embedded": {
 		why: "it is a server and knows nothing of what it stores",
 	},
+	"internal/pgtest": {
+		why: "it finds a PostgreSQL for tests, whatever they test",
+	},
 	"images/*": {
 		why: "what goes into an image beside the commands stands alone",
 	},
@@ -113,7 +116,7 @@ var outside = []struct {
 }{
 	{"github.com/nats-io/nats-server/", []string{"embedded"},
 		"a server of 20 MB does not belong into every program that submits a command"},
-	{"github.com/jackc/pgx", []string{"outbox/pgxtx", "cmd/*", "examples/*"},
+	{"github.com/jackc/pgx", []string{"outbox/pgxtx", "internal/pgtest", "cmd/*", "examples/*"},
 		"the outbox works on database/sql; which driver a service links is its own choice"},
 	{"modernc.org/sqlite", []string{"cmd/*", "examples/*"},
 		"the outbox works on database/sql; which driver a service links is its own choice"},
