@@ -256,7 +256,7 @@ func TestDesk_CancelReachesAnotherProcess(t *testing.T) {
 	if end := launch(t, cmd).waitEnd(t, "it was to cancel"); !end.Success() {
 		t.Fatalf("cancel ended with %v", end)
 	}
-	await(t, "the worker to give it up", func() bool { return s.event(t, "c-1", "refused") })
+	await(t, "the worker to give it up", func() bool { return s.event(t, "c-1", "cancelled") })
 	s.submit(t, "log", "c-2", "x")
 	s.receipt(t, "c-2")
 	s.settle(t)
