@@ -1,15 +1,19 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 func TestImport(t *testing.T) {
@@ -95,7 +99,7 @@ func TestImport_Usage(t *testing.T) {
 // comes back. The text summary is checked on the way.
 func TestImport_Restart(t *testing.T) {
 	t.Parallel()
-	s, _ := newPool(t, embedded.Config{})
+	s, pool := newPool(t, embedded.Config{})
 	in, feed := io.Pipe()
 	p := clitest.Start(t, t.TempDir(), in, "import", "-", "--server", s.URL(), "--kind", "k", "--id-from-content", "--format", "lines")
 	line := 0
@@ -108,6 +112,15 @@ func TestImport_Restart(t *testing.T) {
 		}
 	}
 	write(300)
+	// Lines fit into the pipe before the import has even connected.
+	first := command.Token(contentID([]byte("line 1")))
+	for deadline := time.Now().Add(time.Minute); ; {
+		if _, err := pool.Commands().Find(t.Context(), first); err == nil {
+			break
+		} else if !errors.Is(err, stream.ErrNotFound) || time.Now().After(deadline) {
+			t.Fatalf("the first line is not there: %v", err)
+		}
+	}
 	s.Kill()
 	write(300)
 	if err := s.Restart(); err != nil {
