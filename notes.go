@@ -144,6 +144,10 @@ func (r *run) note(e Event) {
 			return // the record says so
 		}
 		n.What = kvstate.NoteHandedBack
+	case EventCancelled:
+		n.What = kvstate.NoteCancelled
+	case EventFellBack:
+		n.What = kvstate.NoteFellBack
 	case EventParked:
 		if e.Key == "" {
 			return

@@ -66,8 +66,8 @@ var table = map[string]rule{
 		why: "the books are proved from what JetStream stores, not from what a worker or producer believes; dedupe says under which key an id lies",
 	},
 	"story": {
-		may: []string{"command", "dedupe", "kvstate", "stream"},
-		why: "what happened is told from what JetStream stores, not from what a worker or producer believes",
+		may: []string{"command", "dedupe", "kvstate", "stream", "desk"},
+		why: "what happened is told from what JetStream stores, not from what a worker or producer believes; what may be done is for the desk to say",
 	},
 	"desk": {
 		may: []string{"command", "dedupe", "kvstate", "stream"},
