@@ -51,7 +51,7 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 		r, err := pool.Find(ctx, id)
 		if err == nil {
 			v := viewOf(r)
-			v.Next = desk.Next(r.State, false)
+			v.Next = desk.Next(r, false)
 			return v, nil
 		}
 		if errors.Is(err, command.ErrMalformed) {
@@ -94,7 +94,7 @@ func lookAside(ctx context.Context, pool *tallyman.Pool, id string, token comman
 		return recordView{}, false, nil
 	}
 	v := viewOf(e.Record)
-	v.Next = desk.Next(e.Record.State, true)
+	v.Next = desk.Next(e.Record, true)
 	return v, true, nil
 }
 
@@ -109,7 +109,7 @@ func waitingView(id string, s stream.Stored) recordView {
 	env, err := dedupe.Recognise(s.Queue, s.Kind, s.Token, s.Header, s.Payload)
 	v := recordView{
 		ID: id, Kind: s.Kind, Queue: s.Queue, Digest: string(env.Digest), State: pending, Sequence: s.Seq,
-		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(kvstate.None, false),
+		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(nil, false),
 	}
 	if err != nil {
 		v.Error = err.Error()
