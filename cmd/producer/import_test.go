@@ -190,6 +190,9 @@ func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, stored uint64
 	t.Helper()
 	close(b.more)
 	b.Signal(t, s)
+	if s != syscall.SIGKILL {
+		b.Line(t, "interrupted") // and not at the end of its input
+	}
 	b.in.CloseWithError(io.ErrClosedPipe)
 	code = b.Wait(t)
 	<-b.fed
