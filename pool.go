@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,10 +25,31 @@ const DefaultPool = "main"
 // options of ConnectOptions. Further options come after these.
 func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect(urls, append(ConnectOptions(), options...)...)
+	var bad *url.Error
+	if errors.As(err, &bad) { // its text holds the URL
+		return nil, fmt.Errorf("tallyman: connect to %s: not a valid URL; write special characters of user and password as %%XX", redact(urls))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("tallyman: connect to %s: %w", urls, err)
+		return nil, fmt.Errorf("tallyman: connect to %s: %w", redact(urls), err)
 	}
 	return nc, nil
+}
+
+// redact spells URLs of servers without user, password and token.
+func redact(urls string) string {
+	each := strings.Split(urls, ",")
+	for i, u := range each {
+		at := strings.LastIndexByte(u, '@')
+		if at < 0 {
+			continue
+		}
+		begin := 0
+		if scheme := strings.Index(u[:at], "://"); scheme >= 0 {
+			begin = scheme + len("://")
+		}
+		each[i] = u[:begin] + "xxxxx" + u[at:]
+	}
+	return strings.Join(each, ",")
 }
 
 // ConnectOptions returns the options that a pool wants of a connection:
@@ -204,7 +227,7 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
-// While the servers elect a leader, Open asks again, until ctx ends or, where it
+// While the servers elect a leader, or none can be reached, Open asks again, until ctx ends or, where it
 // has no deadline, for 30 s.
 //
 // Make nc with Connect, or give it ConnectOptions.
@@ -259,7 +282,8 @@ const (
 )
 
 // persist calls f until it succeeds, fails for good, or ctx ends: while a
-// cluster elects a leader, questions get no answer or a refusal. It ends early
+// cluster elects a leader, questions get no answer or a refusal, and while the
+// connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
 	if _, limited := ctx.Deadline(); !limited {
@@ -279,7 +303,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 			return nil
 		case errors.Is(denied, ErrDenied):
 			return denied
-		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, ErrUnavailable, pipeline.ErrIndeterminate):
+		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, nats.ErrReconnectBufExceeded, ErrUnavailable, pipeline.ErrIndeterminate):
 			return err
 		}
 		if sleep(ctx, 250*time.Millisecond) != nil {

@@ -58,6 +58,7 @@ type Worker struct {
 	log   *slog.Logger
 
 	keeper   *lease.Keeper
+	notes    *notebook
 	fetchers []*stream.Fetcher
 	wake     []chan struct{} // of each fetcher
 
@@ -104,6 +105,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.log = cfg.Logger.With("worker", w.owner)
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
+	w.notes = newNotebook(p.records, w.log)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
 	for _, q := range cfg.Queues {
@@ -149,6 +151,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	keeping, stopKeeping := context.WithCancel(context.Background())
 	var keeper sync.WaitGroup
 	keeper.Go(func() { w.keeper.Run(keeping) })
+	keeper.Go(func() { w.notes.run(keeping) })
 
 	fetching, stopFetching := context.WithCancelCause(ctx)
 	var fetchers sync.WaitGroup

@@ -34,11 +34,16 @@ type batchRequest struct {
 // On a replicated bucket a follower that lags may answer: what is read here
 // may be old, so only a write decides.
 func (s *Store) ReadMany(keys []command.Token, done func([]Entry, error)) error {
+	return s.readMany(keys, 0, done)
+}
+
+// readMany leaves the entries of keys empty that were written before revision from.
+func (s *Store) readMany(keys []command.Token, from uint64, done func([]Entry, error)) error {
 	if len(keys) == 0 || len(keys) > MaxBatch {
 		return fmt.Errorf("kvstate: read %d keys at once, the limit is 1 to %d", len(keys), MaxBatch)
 	}
 	b := &batch{store: s, done: done, entries: make([]Entry, len(keys))}
-	b.request.Bytes = batchBytes
+	b.request.Bytes, b.request.From = batchBytes, from
 	b.request.Keys = make([]string, len(keys))
 	for i, k := range keys {
 		b.entries[i].Key = k

@@ -14,6 +14,10 @@ const (
 	KeySettings command.Token = "_pool"
 	// KeyAudit holds up to where the books are closed, as JSON.
 	KeyAudit command.Token = "_audit"
+	// KeyJournal holds up to where the journal's commands have been published,
+	// and its books are closed, as JSON. No token begins with "_", so it never
+	// meets a snapshot.
+	KeyJournal command.Token = journalPrefix + "_mark"
 
 	absorbedPrefix  = "_absorbed/"
 	malformedPrefix = "_malformed/"
@@ -21,6 +25,9 @@ const (
 	corruptPrefix   = "_corrupt/"
 	payloadPrefix   = "_payload/"
 	probePrefix     = "_probe/"
+	notePrefix      = "_note."
+	pausePrefix     = "_pause/"
+	journalPrefix   = "_journal/"
 )
 
 // AbsorbedKey is where a sequence is accounted for that changed nothing,
@@ -52,6 +59,19 @@ func PayloadKey(key command.Token) command.Token { return payloadPrefix + key }
 // ProbeKey is what a worker writes to learn whether it can.
 func ProbeKey(owner string) command.Token { return command.Token(probePrefix + owner) }
 
+// NoteKey is where one note about the command with this token lies. Tokens
+// hold no dot, so "_note.<token>.*" finds all of them.
+func NoteKey(token command.Token, unique string) command.Token {
+	return notePrefix + token + "." + command.Token(unique)
+}
+
+// PauseKey is where it says who paused a queue, and why, as JSON.
+func PauseKey(queue string) command.Token { return command.Token(pausePrefix + queue) }
+
+// Aside reports whether key holds a parked record that is not filed under its
+// id: of a message that did not decode, or of a copy that is another command.
+func Aside(key command.Token) bool { return isParkedKey(key) }
+
 // AbsorbedSeq returns the sequence that key accounts for, if it is an AbsorbedKey.
 func AbsorbedSeq(key command.Token) (seq uint64, ok bool) {
 	digits, ok := strings.CutPrefix(string(key), absorbedPrefix)
@@ -74,4 +94,10 @@ func isParkedKey(key command.Token) bool {
 
 func seqKey(prefix string, seq uint64) command.Token {
 	return command.Token(prefix + strconv.FormatUint(seq, 10))
+}
+
+// SnapshotKey is where one of the two snapshots of a journal's run lies; slot
+// is 0 or 1.
+func SnapshotKey(run command.Token, slot int) command.Token {
+	return command.Token(fmt.Sprintf("%s%s/%d", journalPrefix, run, slot))
 }

@@ -97,11 +97,35 @@ func TestImport_Usage(t *testing.T) {
 	}
 }
 
+// stored returns how many commands the pool holds.
+func stored(t *testing.T, pool *tallyman.Pool) uint64 {
+	t.Helper()
+	st, err := pool.Commands().State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Messages
+}
+
+// awaitStored waits until an import has submitted so many commands.
+func awaitStored(t *testing.T, pool *tallyman.Pool, n uint64) {
+	t.Helper()
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for stored(t, pool) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the import does not submit")
+		}
+	}
+}
+
 // TestImport_Restart feeds an import line by line while its server goes and
 // comes back. The text summary is checked on the way.
 func TestImport_Restart(t *testing.T) {
 	t.Parallel()
-	s, _ := newPool(t, embedded.Config{})
+	s, pool := newPool(t, embedded.Config{})
 	in, feed := io.Pipe()
 	p := clitest.Start(t, t.TempDir(), in, "import", "-", "--server", s.URL(), "--kind", "k", "--id-from-content", "--format", "lines")
 	line := 0
@@ -114,6 +138,7 @@ func TestImport_Restart(t *testing.T) {
 		}
 	}
 	write(300)
+	awaitStored(t, pool, 1)
 	s.Kill()
 	write(300)
 	if err := s.Restart(); err != nil {
@@ -146,7 +171,7 @@ type bigImport struct {
 	fed  chan struct{} // closed once nothing is written to it any more
 }
 
-const bigLines = 6_000
+const bigLines = 20_000
 
 // startBig returns once the import submits.
 func startBig(t *testing.T) *bigImport {
@@ -165,50 +190,36 @@ func startBig(t *testing.T) *bigImport {
 	go func() {
 		defer close(b.fed)
 		last := strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n") + 1
-		// Each ends with the process at the latest.
-		_, _ = io.WriteString(feed, b.text[:last/10])
-		<-b.more
-		_, _ = io.WriteString(feed, b.text[last/10:last])
+		defer feed.Close()
+		// Line by line, so that nothing cuts one. Ends with the process at the latest.
+		n := 0
+		for line := range strings.Lines(b.text[:last]) {
+			if n++; n == bigLines/10 {
+				<-b.more
+			}
+			if _, err := io.WriteString(feed, line); err != nil {
+				return
+			}
+		}
 	}()
 	b.Process = clitest.Start(t, b.dir, in, append([]string{"import", "-"}, b.args...)...)
 	t.Cleanup(func() { in.CloseWithError(io.ErrClosedPipe) }) // or the process would be waited for in vain
-	deadline, tick := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for b.stored(t) < bigLines/20 {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			close(b.more)
-			t.Fatal("the import does not submit")
-		}
-	}
+	awaitStored(t, pool, bigLines/20)
 	return b
 }
 
 // end sends a signal while lines pour in, and returns the exit code and how much is stored.
-func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, stored uint64) {
+func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, left uint64) {
 	t.Helper()
 	close(b.more)
 	b.Signal(t, s)
-	if s != syscall.SIGKILL {
-		b.Line(t, "interrupted") // and not at the end of its input
-	}
-	b.in.CloseWithError(io.ErrClosedPipe)
 	code = b.Wait(t)
+	b.in.CloseWithError(io.ErrClosedPipe)
 	<-b.fed
-	if stored = b.stored(t); stored >= bigLines-1 {
+	if left = stored(t, b.pool); left >= bigLines-1 {
 		t.Fatal("the import did not end in the middle")
 	}
-	return code, stored
-}
-
-func (b *bigImport) stored(t *testing.T) uint64 {
-	t.Helper()
-	st, err := b.pool.Commands().State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st.Messages
+	return code, left
 }
 
 // TestImport_KilledInMidSubmit kills an import while it submits, and runs it
