@@ -47,12 +47,15 @@ type submission struct {
 
 // start sends the submission on its way.
 func (s *submission) start() {
-	s.stop = context.AfterFunc(s.ctx, func() {
-		if s.told.CompareAndSwap(false, true) {
-			s.done(Submission{ID: s.env.ID}, errUnconfirmed(s.env.ID, context.Cause(s.ctx)))
-		}
-	})
+	s.stop = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
 	s.p.enqueue(s)
+}
+
+// giveUp tells the caller, if nobody has yet, that the outcome is not known.
+func (s *submission) giveUp(why error) {
+	if s.told.CompareAndSwap(false, true) {
+		s.done(Submission{ID: s.env.ID}, errUnconfirmed(s.env.ID, why))
+	}
 }
 
 func (s *submission) finish(sequence uint64, absorbed bool, state State) {
@@ -62,7 +65,7 @@ func (s *submission) finish(sequence uint64, absorbed bool, state State) {
 func (s *submission) fail(err error) { s.tell(Submission{ID: s.env.ID}, err) }
 
 func (s *submission) tell(sub Submission, err error) {
-	<-s.p.window
+	s.p.leave(s)
 	s.stop()
 	if s.told.CompareAndSwap(false, true) {
 		s.done(sub, err)
@@ -71,6 +74,12 @@ func (s *submission) tell(sub Submission, err error) {
 
 func (p *Producer) enqueue(s *submission) {
 	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		s.fail(errUnconfirmed(s.env.ID, errClosed))
+		return
+	}
+	p.flying[s] = struct{}{}
 	p.waiting = append(p.waiting, s)
 	batch := p.nextLocked()
 	p.mu.Unlock()
@@ -138,7 +147,7 @@ func (s *submission) compare(r *kvstate.Record) {
 
 // publish sends the command for the first time.
 func (s *submission) publish() {
-	if s.ctx.Err() != nil {
+	if s.told.Load() || s.ctx.Err() != nil {
 		s.fail(errUnconfirmed(s.env.ID, context.Cause(s.ctx)))
 		return
 	}
@@ -158,11 +167,10 @@ func (s *submission) publish() {
 // goroutine of its own. That is rare, or slow in any case. There every wait
 // heeds ctx, and knows what was tried last.
 func (s *submission) retry(first error) {
-	if !s.stop() {
-		<-s.p.window // the caller has been told, or is being told
+	if !s.stop() || !s.p.begin() {
+		s.p.leave(s) // the caller has been told, or is being told
 		return
 	}
-	s.p.work.Add(1)
 	go func() {
 		defer s.p.work.Done()
 		ctx, cancel := s.ctx, context.CancelFunc(func() {})
