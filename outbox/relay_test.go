@@ -154,10 +154,11 @@ func TestRelay_DiesBeforeTheMark(t *testing.T) {
 			return nil
 		}
 		db.add(t, numbered(20)...)
-		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second; c.Drain = 10 * time.Millisecond })
+		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second })
+		t.Cleanup(func() { link.down.Store(false) }) // or its end would take long
 		<-submitted
 		eventually(t, "all to be submitted", func() bool { return len(p.ids()) == 20 })
-		dying.stop(t)
+		dying.cancel()
 		if got := db.in(t, "sending"); got != 20 {
 			t.Fatalf("%d rows are left unmarked, want 20", got)
 		}
