@@ -377,7 +377,8 @@ func TestRelay_Sweep(t *testing.T) {
 			}
 			return nil
 		}
-		keep := db.start(t, p)
+		often := func(c *outbox.Config) { c.Sweep = 20 * time.Millisecond }
+		keep := db.start(t, p, often)
 		for _, id := range []string{"done", "cancelled", "parked", "running", "unknown", "bad"} {
 			db.add(t, outbox.Command{ID: id, Kind: "k"})
 		}
@@ -393,7 +394,7 @@ func TestRelay_Sweep(t *testing.T) {
 			t.Errorf("the row says %q (%v), want completed", receipt, err)
 		}
 		keep.stop(t)
-		short := db.start(t, p, func(c *outbox.Config) { c.Retention = time.Millisecond })
+		short := db.start(t, p, often, func(c *outbox.Config) { c.Retention = time.Millisecond })
 		eventually(t, "what is done to be removed", func() bool { return db.count(t, `SELECT count(*) FROM tallyman_outbox`) == 4 })
 		p.set(func(p *pool) { p.states["running"] = "completed" })
 		eventually(t, "the one that finished to be removed", func() bool { return short.Stats().Removed == 3 })
