@@ -69,6 +69,13 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 	return nil
 }
 
+// Check returns the error, ErrTooLarge among them, with which Publish would
+// refuse the command without asking the server.
+func (s *Stream) Check(env command.Envelope) error {
+	_, err := s.message(env)
+	return err
+}
+
 func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 	m, size, err := s.encode(env)
 	if err == nil && size > s.Limit() {

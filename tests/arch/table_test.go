@@ -58,8 +58,8 @@ var table = map[string]rule{
 		why: "it lends pgx to the outbox, so that those who use another driver do not link it",
 	},
 	"journal": {
-		may: []string{"command", "kvstate"},
-		why: "a run is written like a record, and its commands go the way of every follow-up",
+		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline"},
+		why: "a run is written like a record, and whoever submits its commands comes from outside (docs/adr/020)",
 	},
 	"audit": {
 		may: []string{"command", "kvstate", "stream", "dedupe"},
@@ -87,7 +87,7 @@ var table = map[string]rule{
 		why: "what goes into an image beside the commands stands alone",
 	},
 	"examples/*": {
-		may: []string{root, "embedded", "runner", "outbox", "outbox/pgxtx"},
+		may: []string{root, "embedded", "runner", "journal", "outbox", "outbox/pgxtx"},
 		why: "an example shows what users can do, and they have no more than this",
 	},
 	"cmd/*":   {may: []string{"*", "cmd/*"}, why: "they wire everything"},
@@ -98,7 +98,7 @@ var table = map[string]rule{
 const subjectOwner = "stream"
 
 // codeReaders are the packages that may look at JetStream's error codes.
-var codeReaders = []string{"stream", "kvstate", "internal/pipeline"}
+var codeReaders = []string{"stream", "kvstate", "journal", "internal/pipeline"}
 
 // codes are the error codes that mean "someone else was faster" or "already there".
 var codes = map[string]string{
