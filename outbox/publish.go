@@ -149,7 +149,7 @@ func micros(d time.Duration) *int64 {
 func (r *Relay) insist(ctx context.Context, b batch, want int, write func(context.Context) (int64, error)) int64 {
 	// Not ctx itself: what was published before a stop is to be marked after
 	// it, but the stop does not wait for ever.
-	end := time.Now().Add(r.cfg.Drain)
+	end := time.Now().Add(statementTime)
 	if b.trusted.After(end) {
 		end = b.trusted
 	}
@@ -157,7 +157,7 @@ func (r *Relay) insist(ctx context.Context, b batch, want int, write func(contex
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), end)
 	defer cancel()
 	unwatch := context.AfterFunc(stopped, func() {
-		t := time.AfterFunc(r.cfg.Drain, cancel)
+		t := time.AfterFunc(statementTime, cancel)
 		context.AfterFunc(ctx, func() { t.Stop() })
 	})
 	defer unwatch()

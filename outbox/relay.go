@@ -74,8 +74,8 @@ type Config struct {
 	// days. Sweep is how often the relay looks for receipts. Default 10 s.
 	Retention time.Duration
 	Sweep     time.Duration
-	// Drain is how long submissions under way may take when the relay stops,
-	// and then once more how long marking them may take. Default 5 s.
+	// Drain is how long submissions under way may take when the relay stops.
+	// Default 5 s. Marking what became of them may then take 10 s.
 	Drain  time.Duration
 	Logger *slog.Logger // default slog.Default()
 }

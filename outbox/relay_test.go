@@ -154,10 +154,11 @@ func TestRelay_DiesBeforeTheMark(t *testing.T) {
 			return nil
 		}
 		db.add(t, numbered(20)...)
-		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second; c.Drain = 10 * time.Millisecond })
+		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second })
+		t.Cleanup(func() { link.down.Store(false) }) // or its end would take long
 		<-submitted
 		eventually(t, "all to be submitted", func() bool { return len(p.ids()) == 20 })
-		dying.stop(t)
+		dying.cancel()
 		if got := db.in(t, "sending"); got != 20 {
 			t.Fatalf("%d rows are left unmarked, want 20", got)
 		}
@@ -376,7 +377,8 @@ func TestRelay_Sweep(t *testing.T) {
 			}
 			return nil
 		}
-		keep := db.start(t, p)
+		often := func(c *outbox.Config) { c.Sweep = 20 * time.Millisecond }
+		keep := db.start(t, p, often)
 		for _, id := range []string{"done", "cancelled", "parked", "running", "unknown", "bad"} {
 			db.add(t, outbox.Command{ID: id, Kind: "k"})
 		}
@@ -392,7 +394,7 @@ func TestRelay_Sweep(t *testing.T) {
 			t.Errorf("the row says %q (%v), want completed", receipt, err)
 		}
 		keep.stop(t)
-		short := db.start(t, p, func(c *outbox.Config) { c.Retention = time.Millisecond })
+		short := db.start(t, p, often, func(c *outbox.Config) { c.Retention = time.Millisecond })
 		eventually(t, "what is done to be removed", func() bool { return db.count(t, `SELECT count(*) FROM tallyman_outbox`) == 4 })
 		p.set(func(p *pool) { p.states["running"] = "completed" })
 		eventually(t, "the one that finished to be removed", func() bool { return short.Stats().Removed == 3 })

@@ -246,7 +246,7 @@ func (db *database) start(t testing.TB, p *pool, change ...func(*outbox.Config))
 	t.Helper()
 	cfg := outbox.Config{
 		DB: db.DB, Dialect: db.Dialect, Submitter: p, States: p, Logger: silent,
-		Poll: 20 * time.Millisecond, Sweep: 20 * time.Millisecond, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+		Poll: 25 * time.Millisecond, Sweep: time.Hour, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
 	}
 	for _, c := range change {
 		c(&cfg)

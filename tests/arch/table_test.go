@@ -51,7 +51,7 @@ var table = map[string]rule{
 	},
 	"outbox": {
 		may: []string{"command", "lease", "dedupe", "kvstate", "internal/failpoint"},
-		why: "a relay submits like any producer, through an interface that the root's has, and must not reach around the root into the stream (ADR 011)",
+		why: "a relay submits like any producer, through an interface that the root's has, and must not reach around the root into the stream (ADR 040)",
 	},
 	"outbox/pgxtx": {
 		may: []string{"outbox"},
