@@ -30,7 +30,7 @@ const (
 // notebook writes down what happens around commands but changes no record of
 // them. Nobody waits for it, and nothing depends on it.
 type notebook struct {
-	records records
+	store   func(ctx context.Context, p pendingNote, unique string) error
 	log     *slog.Logger
 	queue   chan pendingNote
 	dropped atomic.Int64
@@ -42,7 +42,12 @@ type pendingNote struct {
 }
 
 func newNotebook(records records, log *slog.Logger) *notebook {
-	return &notebook{records: records, log: log, queue: make(chan pendingNote, maxNotes)}
+	return &notebook{
+		store: func(ctx context.Context, p pendingNote, unique string) error {
+			return records.Note(ctx, p.about, unique, &p.note)
+		},
+		log: log, queue: make(chan pendingNote, maxNotes),
+	}
 }
 
 // add never blocks.
@@ -92,7 +97,7 @@ func (b *notebook) write(ctx context.Context, p pendingNote) {
 	unique := nuid.Next()
 	for {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
-		err := b.records.Note(try, p.about, unique, &p.note)
+		err := b.store(try, p, unique)
 		cancel()
 		if err == nil {
 			return
@@ -113,7 +118,7 @@ func (b *notebook) tell() {
 
 // note writes down an event that the record of the command does not tell of.
 func (r *run) note(e Event) {
-	n := kvstate.Note{Entry: e.Key}
+	n := kvstate.Note{At: time.Now().UTC(), Entry: e.Key}
 	switch e.Type {
 	case EventAbsorbed:
 		n.What = kvstate.NoteAbsorbed
@@ -124,16 +129,25 @@ func (r *run) note(e Event) {
 	case EventLeaseLost:
 		n.What = kvstate.NoteLeaseLost
 		if lapse := (*lease.Lapse)(nil); errors.As(e.Err, &lapse) {
-			n.Missed, n.Silence = lapse.Missed, lapse.Silence
+			n.At, n.Missed, n.Silence, n.NoticedAt = lapse.Ended.UTC(), lapse.Missed, lapse.Silence, lapse.Noticed.UTC()
 			e.Err = nil // that says it
 		}
 	case EventRefused:
 		n.What, n.Of = kvstate.NoteRefused, r.refusedWhat()
+		if isOneOf(e.Err, ErrLeaseLost) && !r.lease.Held() && !isOneOf(e.Err, kvstate.ErrStale) {
+			lapse := r.lease.Lapse()
+			n.Missed, n.Silence = lapse.Missed, lapse.Silence
+			e.Err = nil // that says it
+		}
 	case EventHandedBack:
 		if r.unwritten() && r.lease.Held() {
 			return // the record says so
 		}
 		n.What = kvstate.NoteHandedBack
+	case EventCancelled:
+		n.What = kvstate.NoteCancelled
+	case EventFellBack:
+		n.What = kvstate.NoteFellBack
 	case EventParked:
 		if e.Key == "" {
 			return
@@ -145,7 +159,7 @@ func (r *run) note(e Event) {
 	if r.env.Token == "" {
 		return // malformed in a way that leaves it without an id
 	}
-	n.At, n.Worker, n.Attempt, n.Token = time.Now().UTC(), r.w.owner, r.attempt, r.token.Load()
+	n.Worker, n.Attempt, n.Token = r.w.owner, r.attempt, r.token.Load()
 	n.Seq, n.Delivery, n.SubmittedAt = r.d.Seq, r.d.Attempts, r.d.StoredAt.UTC()
 	if e.Err != nil {
 		n.Text = clip(e.Err.Error(), maxError)

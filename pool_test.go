@@ -2,6 +2,7 @@ package tallyman_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -175,6 +177,43 @@ func TestCreate(t *testing.T) {
 			if got.MaxBytes != c.bytes || got.MaxMsgs != c.commands || got.Replicas != 1 {
 				t.Errorf("after %+v: got %d bytes, %d commands, %d replicas; want %d, %d, 1", c.topology, got.MaxBytes, got.MaxMsgs, got.Replicas, c.bytes, c.commands)
 			}
+		}
+	})
+	t.Run("what something else made is left as it is", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		bucket, err := r.js.CreateKeyValue(r.ctx, jetstream.KeyValueConfig{Bucket: "theirs", TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = tallyman.Create(r.ctx, r.nc, "theirs", tallyman.Settings{}, tallyman.Topology{})
+		if !errors.Is(err, kvstate.ErrForeign) {
+			t.Errorf("a bucket: got %v, want %v", err, kvstate.ErrForeign)
+		}
+		if status, err := bucket.Status(r.ctx); err != nil || status.TTL() != time.Hour {
+			t.Errorf("got %+v, %v; want the bucket as it was", status, err)
+		}
+		if _, err := r.js.CreateStream(r.ctx, jetstream.StreamConfig{Name: stream.Name("other"), Subjects: []string{"x"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+			t.Fatal(err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "other", tallyman.Settings{}, tallyman.Topology{}); !errors.Is(err, stream.ErrForeign) {
+			t.Errorf("a stream: got %v, want %v", err, stream.ErrForeign)
+		}
+	})
+	t.Run("a pool whose bucket was edited is still a pool", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		str, err := r.js.Stream(r.ctx, "KV_main")
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited := str.CachedInfo().Config
+		edited.Description = "ours"
+		if _, err := r.js.UpdateStream(r.ctx, edited); err != nil {
+			t.Fatal(err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+			t.Error(err)
 		}
 	})
 }

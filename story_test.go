@@ -1,612 +1,286 @@
-package tallyman
+package tallyman_test
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"log/slog"
-	"math/rand/v2"
-	"os"
-	"slices"
-	"strconv"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/dedupe"
-	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/kvstate"
-	"github.com/tallyman-go/tallyman/stream"
+	"github.com/tallyman-go/tallyman/story"
 )
 
-// defaultStories is how many seeds one run of the tests tries, unless
-// TALLYMAN_STORIES says otherwise.
-const defaultStories = 1000
+// link is a TCP proxy in front of a server that can stand still: what is sent
+// meanwhile arrives later, as after a pause of the network or of a process.
+type link struct {
+	url    string
+	mu     sync.Mutex
+	open   chan struct{} // closed while bytes flow
+	closed chan struct{}
+	conns  sync.WaitGroup
+}
 
-// TestStories lets a few workers meet a few commands, and random faults meet
-// both, in simulated time. Then everything may end, and the books must balance.
-// A failure prints its seed; TALLYMAN_SEED tells the same story again, up to
-// what the scheduler of goroutines decides.
-func TestStories(t *testing.T) {
-	t.Parallel()
-	if text := os.Getenv("TALLYMAN_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("TALLYMAN_SEED: %v", err)
-		}
-		synctest.Test(t, func(t *testing.T) { tell(t, seed, new(sightings)) })
-		return
+func newLink(t *testing.T, server string) *link {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
 	}
-	stories := defaultStories
-	if text := os.Getenv("TALLYMAN_STORIES"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			t.Fatalf("TALLYMAN_STORIES: %q is no number of stories", text)
-		}
-		stories = n
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	first := rand.Uint64N(1 << 40)
-	t.Logf("seeds from %d on", first)
-	var seen sightings
-	t.Cleanup(func() {
-		for typ := EventCompleted; typ < eventTypes; typ++ {
-			if typ != EventCancelled && typ != EventFellBack && seen[typ].Load() == 0 && !t.Failed() && stories >= defaultStories {
-				t.Errorf("no worker of %d stories has reported %q: they have become too tame", stories, typ)
+	k := &link{url: "nats://" + l.Addr().String(), open: make(chan struct{}), closed: make(chan struct{})}
+	close(k.open)
+	k.conns.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
 			}
+			out, err := net.Dial("tcp", u.Host)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			k.conns.Go(func() { k.carry(in, out) })
+			k.conns.Go(func() { k.carry(out, in) })
 		}
 	})
-	const lanes = 4
-	for lane := range lanes {
-		t.Run(fmt.Sprintf("every %d. from %d", lanes, lane), func(t *testing.T) {
-			t.Parallel()
-			for i := lane; i < stories; i += lanes {
-				seed := first + uint64(i)
-				if !t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { tell(t, seed, &seen) })
-				}) {
-					return
-				}
-			}
-		})
-	}
+	t.Cleanup(func() {
+		close(k.closed)
+		l.Close()
+		k.conns.Wait()
+	})
+	return k
 }
 
-// story is what happens under one seed.
-type story struct {
-	server   *memory.Server
-	settings Settings
-	began    time.Time
-	mux      *Mux
-	seen     *sightings
-	work     sync.WaitGroup // every goroutine that the story starts
-
-	world world
-
-	mu     sync.Mutex
-	rng    *rand.Rand
-	faults faultMix
-	calm   bool // no more faults
-	acts   []*act
-	notes  []note
-	people int // members so far
-	alive  map[*member]bool
-}
-
-// faultMix is how often, in 10,000 operations, a fault strikes.
-type faultMix struct{ kill, freeze, cut, lose, delay, lag, stop int }
-
-type note struct {
-	at   time.Time
-	text string
-}
-
-// act is one call of a handler.
-type act struct {
-	n          int
-	id         string
-	by         *member
-	attempt    int
-	token      uint64 // when it began
-	offset     uint64 // likewise
-	checkpoint string
-	at         time.Time
-	confirms   bool          // a call of Confirm, under the claim of the attempt
-	saved      []uint64      // offsets of which Progress said that they are durable
-	delay      time.Duration // which the handler has asked for
-}
-
-// label stands in whatever an act leaves behind.
-func (a *act) label() string { return fmt.Sprintf("<act %d>", a.n) }
-
-// member is a worker's process.
-type member struct {
-	st     *story
-	name   string
-	handle *memory.Handle
-	worker *Worker
-	cancel context.CancelFunc
-}
-
-const eventTypes = EventFellBack + 1
-
-// sightings counts the events of all stories, by type.
-type sightings [eventTypes]atomic.Int64
-
-func tell(t *testing.T, seed uint64, seen *sightings) {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
-	st := &story{
-		seen: seen, rng: rng, began: time.Now(), alive: map[*member]bool{},
-		settings: Settings{Lease: lease, MaxAttempts: 2 + rng.IntN(3), BackoffMin: time.Second, BackoffMax: 5 * time.Second}.WithDefaults(),
-		server:   memory.NewServer(memory.Config{Lease: lease, Retention: DefaultRetention}),
-	}
-	some := func(n int) int { // often none at all
-		if rng.IntN(2) == 0 {
-			return 0
+// carry carries bytes one way until the link or either end is closed.
+func (k *link) carry(from, to net.Conn) {
+	stop := make(chan struct{})
+	defer close(stop)
+	k.conns.Go(func() {
+		select {
+		case <-k.closed:
+		case <-stop:
 		}
-		return rng.IntN(n)
+		from.Close()
+		to.Close()
+	})
+	_, _ = io.Copy(to, io.TeeReader(from, writerFunc(func([]byte) {
+		k.mu.Lock()
+		open := k.open
+		k.mu.Unlock()
+		select {
+		case <-open:
+		case <-k.closed:
+		}
+	})))
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
+
+// stop holds everything up until the function that it returns is called.
+func (k *link) stop() (resume func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open = make(chan struct{})
+	return sync.OnceFunc(func() { close(k.open) })
+}
+
+// story gathers and tells.
+func (r *rig) story(t testing.TB, id string, opts story.Options) story.Story {
+	t.Helper()
+	e, err := story.Gather(r.ctx, r.Commands(), r.Records(), id, opts)
+	if err != nil {
+		t.Fatal(err)
 	}
-	st.faults = faultMix{kill: some(300), freeze: some(300), cut: some(300), lose: some(1000), delay: some(1500), lag: some(5000), stop: some(100)}
-	st.mux = &Mux{}
-	for _, route := range []Route{
-		{Kind: "plain"}, {Kind: "eager", Eager: true}, {Kind: "brief", Timeout: 2 * time.Second, MaxAttempts: 2},
-		{Kind: "sparse", SaveCount: 3}, {Kind: "blind"}, {Kind: "risky"},
-	} {
-		route.Handler = HandlerFunc(func(context.Context, *Claim) (Result, error) { panic("a member puts its own in place") })
-		if err := st.mux.Route(route); err != nil {
+	return story.Tell(e)
+}
+
+// inOrder holds the texts of a story to patterns that they match in this order.
+func inOrder(t *testing.T, s story.Story, patterns ...string) {
+	t.Helper()
+	at := 0
+	for _, p := range patterns {
+		re := regexp.MustCompile(p)
+		for ; at < len(s.Events) && !re.MatchString(s.Events[at].Text); at++ {
+			continue
+		}
+		if at == len(s.Events) {
+			t.Fatalf("nothing matches %q behind what came before it:\n%s", p, s.Text(time.UTC))
+		}
+		at++
+	}
+}
+
+func TestStory_OfAStaleWorker(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	l := newLink(t, r.server.URL())
+	begun, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	defer release()
+	stale := route(tallyman.Route{Kind: "copy", Eager: true, Handler: tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+		close(begun)
+		<-released // whatever its context says
+		return tallyman.Result{Body: []byte("late")}, nil
+	})})
+	var events journal
+	two, _ := start(t, open(t, connect(t, l.url)), tallyman.WorkerConfig{Mux: stale, Name: "worker-2", Grace: time.Minute, Observe: events.observe})
+	r.submit(t, tallyman.Command{ID: "img-7", Kind: "copy"})
+	select {
+	case <-begun:
+	case <-r.ctx.Done():
+		t.Fatal("worker-2 did not begin")
+	}
+	resume := l.stop()
+	defer resume()
+	five, _ := start(t, open(t, connect(t, r.server.URL())), tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "copy", Handler: tallyman.HandlerFunc(echo)}), Name: "worker-5"})
+	receipt, err := r.Wait(r.ctx, "img-7")
+	if err != nil || receipt.Owner != five.Owner() {
+		t.Fatalf("got the receipt %+v, %v; want one by %s", receipt, err, five.Owner())
+	}
+	eventually(t, r.ctx, "worker-2 to lose its lease", func() bool { return events.count(tallyman.EventLeaseLost, "img-7") > 0 })
+	resume()
+	release()
+	eventually(t, r.ctx, "its late result to be refused", func() bool { return events.count(tallyman.EventRefused, "img-7") > 0 })
+	eventually(t, r.ctx, "both notes", func() bool {
+		notes, _, err := r.Records().Notes(r.ctx, "img-7")
+		return err == nil && len(notes) == 2
+	})
+	told := r.story(t, "img-7", story.Options{Terms: story.Terms{Retention: time.Hour}})
+	w2, w5 := regexp.QuoteMeta(two.Owner()), regexp.QuoteMeta(five.Owner())
+	inOrder(t, told,
+		`^Sequence 1 was stored\.$`,
+		`^`+w2+` claimed it with token \d+\.$`,
+		`^`+w2+` lost token \d+ after (one|two|three|four) missed heartbeats?, 1\.8s after the last sign of life`,
+		`^`+w5+` took it over from `+w2+` with token \d+\.$`,
+		`^`+w5+` finished it with token \d+ on attempt 2; the receipt holds no bytes\.$`,
+		`^`+w2+`'s late result under token \d+ was refused: it had lost its lease after`,
+	)
+	if told.State != "completed" || !strings.HasPrefix(told.Verdict, "Completed, and final. The record expires on ") {
+		t.Errorf("got the state %s with the verdict %q", told.State, told.Verdict)
+	}
+	if n := len(told.Events); n != 6 {
+		t.Errorf("%d events, want 6:\n%s", n, told.Text(time.UTC))
+	}
+	for _, e := range told.Events[1:] {
+		if e.At.IsZero() || e.Actor == "" || e.Token == 0 {
+			t.Errorf("an event lacks time, actor or token: %+v", e)
+		}
+	}
+}
+
+func TestStory_OfCopies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	_, stop := start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")})
+	if _, err := r.Wait(r.ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	r.emptied(t)
+	r.publish(t, "main.commands.default.echo.a", "x") // another copy
+	r.publish(t, "main.commands.default.echo.b", "x")
+	r.emptied(t)
+	r.publish(t, "main.commands.default.echo.a", "y") // and one that means something else
+	r.emptied(t)
+	stop() // with that its notes are written
+
+	told := r.story(t, "a", story.Options{})
+	inOrder(t, told,
+		`finished it on attempt 1; the receipt holds one byte\.$`,
+		`^Sequence 2, a further copy, reached \S+ and was absorbed under _absorbed/2\.$`,
+		`parked sequence 4 beside the record under _conflict/4: "the id stands for a command of kind \\"echo\\"`,
+	)
+	if got := len(told.Unknown); got != 2 {
+		t.Errorf("%d things are unknown, want 2: when sequence 1 was stored, and what was not looked for: %q", got, told.Unknown)
+	}
+
+	t.Run("without notes, a scan finds what was filed", func(t *testing.T) {
+		kv, err := r.js.KeyValue(r.ctx, "main")
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	st.note("seed %d, %+v, faults in 10,000 operations: %+v", seed, st.settings, st.faults)
-
-	accepted := st.submitAll(t)
-	for range 2 + st.draw(2) {
-		st.join()
-	}
-	time.Sleep(lease * 6)
-	st.mu.Lock()
-	st.calm = true
-	st.mu.Unlock()
-	st.note("calm")
-	for range 1000 {
-		if st.done(accepted) {
-			break
-		}
-		time.Sleep(lease / 2)
-	}
-	ended := st.done(accepted)
-	st.mu.Lock()
-	members := st.alive
-	st.alive = map[*member]bool{}
-	st.mu.Unlock()
-	for m := range members {
-		m.cancel()
-	}
-	st.work.Wait()
-	time.Sleep(time.Hour) // whatever still hangs returns meanwhile
-
-	var faults []string
-	if !ended {
-		faults = append(faults, fmt.Sprintf("sequences %v never settled, or not everything was accepted", st.server.Held()))
-	}
-	if faults = append(faults, st.check()...); len(faults) > 0 {
-		t.Errorf("TALLYMAN_SEED=%d: %s\n\n%s", seed, strings.Join(faults, "\n  and "), st.text())
-	}
-}
-
-// draw returns a random number below n.
-func (st *story) draw(n int) int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.rng.IntN(n)
-}
-
-// while draws a time up to most; short ones are as likely as long ones.
-func (st *story) while(most time.Duration) time.Duration {
-	return most / time.Duration(int(1)<<st.draw(6)) * time.Duration(1+st.draw(100)) / 100
-}
-
-func (st *story) note(format string, args ...any) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.noteLocked(format, args...)
-}
-
-func (st *story) noteLocked(format string, args ...any) {
-	st.notes = append(st.notes, note{time.Now(), fmt.Sprintf(format, args...)})
-}
-
-// text is the whole story: what the server saw, and the notes, in order.
-func (st *story) text() string {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	lines := slices.Clone(st.notes)
-	for _, e := range st.server.Log() {
-		lines = append(lines, note{e.At, "  " + e.String()})
-	}
-	slices.SortStableFunc(lines, func(a, b note) int { return cmp.Compare(a.at.Sub(st.began), b.at.Sub(st.began)) })
-	var b strings.Builder
-	for _, l := range lines {
-		fmt.Fprintf(&b, "%12v %s\n", l.at.Sub(st.began), l.text)
-	}
-	return b.String()
-}
-
-// submitAll lets a producer submit commands, one of them twice and one under a
-// taken id, and somebody else send what is no command. It returns what tells how
-// many of them the server has confirmed.
-func (st *story) submitAll(t *testing.T) *confirmed {
-	h := st.server.Connect("producer", st.fates(nil))
-	producer := onDouble(h, st.settings)
-	c := &confirmed{}
-	submit := func(cmd Command) {
-		c.want++
-		wait := st.while(st.settings.Lease * 4)
-		st.work.Go(func() {
-			time.Sleep(wait)
-			for {
-				sub, err := producer.Submit(context.Background(), cmd)
-				if err == nil || isOneOf(err, ErrConflict) {
-					st.note("%s is submitted: %+v, %v", cmd.ID, sub, err)
-					c.add(cmd, sub, err)
-					return
-				}
-			}
-		})
-	}
-	kinds := []string{"plain", "plain", "eager", "brief", "sparse", "blind", "risky", "risky"}
-	n := 2 + st.draw(4)
-	for i := range n {
-		submit(Command{ID: fmt.Sprint("c", i), Kind: kinds[st.draw(len(kinds))], Payload: []byte("p"), Queue: command.DefaultQueue})
-	}
-	submit(Command{ID: "c0", Kind: "plain", Payload: []byte("p"), Queue: command.DefaultQueue})
-	if st.draw(2) == 0 {
-		submit(Command{ID: "c1", Kind: "plain", Payload: []byte("another payload"), Queue: command.DefaultQueue})
-	}
-	for range st.draw(3) { // what any client may send
-		token := []command.Token{"c1", "c2", "=zz"}[st.draw(3)]
-		wait := st.while(st.settings.Lease * 8)
-		st.work.Go(func() {
-			time.Sleep(wait)
-			err := st.server.Connect("stranger", nil).Commands().Send(command.DefaultQueue, "plain", token, nil, []byte("p"), func(_ stream.Accepted, err error) {
-				st.note("a stranger sent %s: %v", token, err)
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	st.work.Go(func() {
-		time.Sleep(st.settings.Lease * 9) // the strangers are through
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.strangers = true
-	})
-	return c
-}
-
-// confirmed is what producers were told.
-type confirmed struct {
-	want int
-
-	mu        sync.Mutex
-	got       int
-	ids       []string
-	strangers bool // all of them have sent what they had
-}
-
-func (c *confirmed) add(cmd Command, _ Submission, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.got++
-	if err == nil {
-		c.ids = append(c.ids, cmd.ID)
-	}
-}
-
-// done reports whether everything was accepted and has left the stream, each
-// with an outcome on record.
-func (st *story) done(c *confirmed) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.got < c.want || !c.strangers || len(st.server.Held()) > 0 {
-		return false
-	}
-	for _, id := range c.ids {
-		token, err := dedupe.Token(id)
-		if e := st.server.Entry(token); err != nil || e.Record == nil || !e.Record.State.Terminal() {
-			return false
-		}
-	}
-	return true
-}
-
-// join starts a worker.
-func (st *story) join() {
-	st.mu.Lock()
-	st.people++
-	m := &member{st: st, name: fmt.Sprint("w", st.people)}
-	st.mu.Unlock()
-	m.handle = st.server.Connect(m.name, st.fates(m))
-	pool := onDouble(m.handle, st.settings)
-	mux := &Mux{}
-	for _, route := range st.mux.exact {
-		own := *route
-		own.Handler = HandlerFunc(m.act)
-		if own.Kind == "risky" {
-			own.Confirm = m.confirm
-		}
-		if err := mux.Route(own); err != nil {
-			panic(err)
-		}
-	}
-	worker, err := pool.NewWorker(WorkerConfig{
-		Mux: mux, Name: m.name, Concurrency: 1 + st.draw(3), Drain: st.while(time.Second), Grace: time.Second,
-		Logger: slog.New(slog.DiscardHandler),
-		Observe: func(e Event) {
-			st.seen[e.Type].Add(1)
-			st.note("%s: %s %s, attempt %d, %v", m.name, e.ID, e.Type, e.Attempt, e.Err)
-		},
-	})
-	if err != nil {
-		panic(err)
-	}
-	m.worker = worker
-	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel = cancel
-	st.mu.Lock()
-	st.alive[m] = true
-	st.mu.Unlock()
-	st.work.Go(func() {
-		err := worker.Run(ctx)
-		pool.Close()
-		st.note("%s has ended: %v", m.name, err)
+		keys, err := kv.ListKeysFiltered(r.ctx, "_note.a.*")
 		if err != nil {
-			st.leave(m, 0) // it came while it was cut off, say: another one comes
+			t.Fatal(err)
 		}
-	})
-	st.note("%s joins", m.name)
-}
-
-// leave ends a worker that is not alive any more, or should not be, and lets
-// another one take its place after a while.
-func (st *story) leave(m *member, after time.Duration) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.leaveLocked(m, after)
-}
-
-func (st *story) leaveLocked(m *member, after time.Duration) {
-	if !st.alive[m] {
-		return
-	}
-	delete(st.alive, m)
-	m.cancel()
-	st.work.Go(func() {
-		time.Sleep(after)
-		st.join()
-	})
-}
-
-// fates is the bad luck of a worker, or of the producer if m is nil.
-func (st *story) fates(m *member) memory.Faults {
-	return func(op memory.Op) memory.Fate {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		most := func(d time.Duration) time.Duration { return time.Duration(st.rng.Int64N(int64(d))) }
-		f := memory.Fate{Delay: most(5 * time.Millisecond), Back: most(5 * time.Millisecond)}
-		if st.calm {
-			return f
-		}
-		strikes := func(of int) bool { return st.rng.IntN(10000) < of }
-		mix, lease := st.faults, st.settings.Lease
-		if strikes(mix.lose) {
-			f.Lost = st.rng.IntN(2) == 0
-			f.Unanswered = !f.Lost
-			st.noteLocked("%s: %s is lost: %v, its answer: %v", m.who(), op, f.Lost, f.Unanswered)
-		}
-		if strikes(mix.delay) {
-			f.Delay, f.Back = most(lease*2), most(lease)
-			st.noteLocked("%s: %s takes %v, its answer %v", m.who(), op, f.Delay, f.Back)
-		}
-		if op == memory.OpMany && strikes(mix.lag) {
-			f.Behind = 1 + st.rng.IntN(6)
-			st.noteLocked("%s: %s from a replica that is %d writes behind", m.who(), op, f.Behind)
-		}
-		if m == nil || !st.alive[m] {
-			return f
-		}
-		switch {
-		case strikes(mix.kill):
-			st.noteLocked("%s is killed at %s", m.name, op)
-			m.handle.Kill()
-			st.leaveLocked(m, most(lease*2))
-		case strikes(mix.stop):
-			st.noteLocked("%s is told to stop at %s", m.name, op)
-			st.leaveLocked(m, most(lease))
-		case strikes(mix.freeze):
-			d := most(lease * 3)
-			st.noteLocked("%s is frozen for %v at %s", m.name, d, op)
-			m.handle.Freeze()
-			time.AfterFunc(d, func() { st.note("%s is thawed", m.name); m.handle.Thaw() })
-		case strikes(mix.cut):
-			d, lose := most(lease*2), st.rng.IntN(2) == 0
-			st.noteLocked("%s is cut off for %v at %s, what it sent is lost: %v", m.name, d, op, lose)
-			m.handle.Cut(lose)
-			time.AfterFunc(d, func() { st.note("%s is connected again", m.name); m.handle.Heal() })
-		}
-		return f
-	}
-}
-
-func (m *member) who() string {
-	if m == nil {
-		return "producer"
-	}
-	return m.name
-}
-
-// act is the handler of every kind: it makes progress in random steps, and ends
-// in one of the ways in which handlers end.
-func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
-	st := m.st
-	a := m.begin(c, false)
-	if a == nil {
-		return Result{}, errGhost
-	}
-	defer func() { st.note("%s: %s ends: %v", m.name, a.label(), context.Cause(ctx)) }()
-	for range st.draw(5) {
-		if sleep(ctx, st.while(st.settings.Lease/2)) != nil {
-			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
-		}
-		offset := c.Offset() + uint64(st.draw(3))
-		if err := c.Progress(ctx, offset, []byte(a.label())); err != nil {
-			st.note("%s: progress of %s: %v", m.name, a.label(), err)
-			if st.draw(4) > 0 {
-				return Result{}, fmt.Errorf("%s: %w", a.label(), err)
-			}
-		} else if !m.handle.Dead() {
-			st.mu.Lock()
-			a.saved = append(a.saved, offset)
-			st.mu.Unlock()
-		}
-	}
-	failed := fmt.Errorf("%s failed", a.label())
-	if c.Kind() == "risky" || c.Kind() == "blind" {
-		token, err := c.Prepare(ctx, []byte(a.label()))
-		if err != nil {
-			return Result{}, fmt.Errorf("%s: prepare: %w", a.label(), err)
-		}
-		if sleep(ctx, st.while(st.settings.Lease)) != nil && st.draw(2) == 0 {
-			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
-		}
-		if st.draw(4) > 0 && !m.handle.Dead() {
-			st.note("%s: effect of %s: %v", m.name, a.label(), st.world.effect(a.id, token, a.label()))
-		}
-	}
-	switch st.draw(24) {
-	case 0, 1, 2:
-		return Result{}, failed
-	case 3:
-		return Result{}, Reject(failed)
-	case 4:
-		delay := st.while(time.Second)
-		st.mu.Lock()
-		a.delay = delay
-		st.mu.Unlock()
-		return Result{}, RetryAfter(delay, failed)
-	case 5:
-		return Result{}, Uncertain(failed)
-	case 6:
-		panic(a.label() + " panics")
-	case 7: // hangs, and does not listen
-		time.Sleep(st.while(st.settings.Lease * 3))
-	case 8, 9: // takes longer than its lease
-		if sleep(ctx, st.settings.Lease+st.while(st.settings.Lease)) != nil {
-			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
-		}
-	case 10, 11, 12:
-		if !strings.Contains(a.id, "/") {
-			for range 1 + st.draw(2) {
-				if err := c.FollowUp(Command{Kind: "plain", Queue: command.DefaultQueue}); err != nil {
-					return Result{}, err
-				}
+		for k := range keys.Keys() {
+			if err := kv.Purge(r.ctx, k); err != nil {
+				t.Fatal(err)
 			}
 		}
-	}
-	return Result{Body: []byte(a.label())}, nil
-}
-
-// begin notes a call of a handler, or of a Confirm. It returns nil if the
-// process was killed, and its goroutines only have not noticed yet.
-func (m *member) begin(c *Claim, confirms bool) *act {
-	if m.handle.Dead() {
-		return nil
-	}
-	st := m.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	a := &act{n: len(st.acts), id: c.ID(), by: m, confirms: confirms, attempt: c.Attempt(), token: c.Token(), offset: c.Offset(), checkpoint: string(c.Checkpoint()), at: time.Now()}
-	st.acts = append(st.acts, a)
-	st.noteLocked("%s: %s begins %s, confirms %v, attempt %d, token %d, offset %d %s", m.name, a.label(), a.id, confirms, a.attempt, a.token, a.offset, a.checkpoint)
-	return a
-}
-
-// confirm looks into the world for what became of an effect.
-func (m *member) confirm(ctx context.Context, c *Claim, intent []byte) (Finding, Result, error) {
-	a := m.begin(c, true)
-	if a == nil {
-		return Unknown, Result{}, errGhost
-	}
-	if sleep(ctx, m.st.while(m.st.settings.Lease)) != nil {
-		return Unknown, Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
-	}
-	switch m.st.draw(8) {
-	case 0:
-		return Unknown, Result{}, fmt.Errorf("%s failed", a.label())
-	case 1:
-		return Unknown, Result{}, nil
-	}
-	happened := m.st.world.look(a.id, c.Token())
-	m.st.note("%s: %s finds that the effect of %s happened: %v", m.name, a.label(), intent, happened)
-	if happened {
-		return Done, Result{Body: []byte(a.label())}, nil
-	}
-	return NotDone, Result{}, nil
-}
-
-// world is an outside system that takes effects and knows fencing tokens: it
-// refuses who comes with a smaller one than it has seen.
-type world struct {
-	mu      sync.Mutex
-	fence   map[string]uint64
-	effects map[string][]string // by id: labels of the acts that caused them
-}
-
-func (w *world) passesLocked(id string, token uint64) bool {
-	if w.fence == nil {
-		w.fence, w.effects = map[string]uint64{}, map[string][]string{}
-	}
-	if token < w.fence[id] {
-		return false
-	}
-	w.fence[id] = token
-	return true
-}
-
-// effect happens, and happens again if it is caused again.
-func (w *world) effect(id string, token uint64, label string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.passesLocked(id, token) {
-		return false
-	}
-	w.effects[id] = append(w.effects[id], label)
-	return true
-}
-
-// look reports whether an effect has happened. From then on, holders of smaller
-// tokens can cause none.
-func (w *world) look(id string, token uint64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.passesLocked(id, token)
-	return len(w.effects[id]) > 0
-}
-
-var errGhost = Uncertain(fmt.Errorf("the process of this handler was killed"))
-
-// lastOf returns the newest entry of every key that the log holds.
-func lastOf(log []memory.Event) map[command.Token]kvstate.Entry {
-	last := map[command.Token]kvstate.Entry{}
-	for _, e := range log {
-		if e.What == memory.Written {
-			last[e.Entry.Key] = e.Entry
+		if told := r.story(t, "a", story.Options{}); len(told.Events) != 2 {
+			t.Errorf("without notes:\n%s", told.Text(time.UTC))
 		}
+		inOrder(t, r.story(t, "a", story.Options{Scan: true}),
+			`finished it on attempt 1`, `^Sequence 2, a further copy, was absorbed\.$`, `parked a further copy as conflict under _conflict/4`)
+	})
+	t.Run("an unknown id is said to be unknown, with what was looked for", func(t *testing.T) {
+		_, err := story.Gather(r.ctx, r.Commands(), r.Records(), "who ever", story.Options{Scan: true})
+		if !errors.Is(err, story.ErrNotFound) {
+			t.Fatalf("got %v, want ErrNotFound", err)
+		}
+		for _, want := range []string{`"who ever"`, "who=20ever", "main.commands.*.*.who=20ever", "_note.who=20ever.*", "filed under a sequence"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is missing in %q", want, err)
+			}
+		}
+	})
+}
+
+func TestStory_OfFollowUps(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
+		tallyman.Route{Kind: "parent", Handler: tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			return tallyman.Result{}, c.FollowUp(tallyman.Command{Kind: "echo"}, tallyman.Command{ID: "taken", Kind: "echo", Payload: []byte("other")})
+		})},
+		tallyman.Route{Kind: "echo", Handler: tallyman.HandlerFunc(echo)},
+	)})
+	r.submit(t, tallyman.Command{ID: "taken", Kind: "echo"})
+	if _, err := r.Wait(r.ctx, "taken"); err != nil {
+		t.Fatal(err)
 	}
-	return last
+	r.submit(t, tallyman.Command{ID: "p", Kind: "parent"})
+	if _, err := r.Wait(r.ctx, "p/1"); err != nil {
+		t.Fatal(err)
+	}
+	r.emptied(t)
+	inOrder(t, r.story(t, "p", story.Options{}),
+		`finished it on attempt 1`, `^Its receipt bore two follow-ups: "p/1" \(echo\), "taken" \(echo\)\.$`, `_conflict/p/2`)
+	inOrder(t, r.story(t, "p/1", story.Options{}), `^It is a follow-up of "p", which is completed\.$`)
+}
+
+func TestStory_OfADamagedRecord(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	r.submit(t, tallyman.Command{ID: "d", Kind: "echo"})
+	if err := r.Records().PutWait(r.ctx, "d", []byte("nonsense\x1b[2J"), 0); err != nil {
+		t.Fatal(err)
+	}
+	told := r.story(t, "d", story.Options{})
+	inOrder(t, told, `still in the stream`, `^Revision \d+ of its record is damaged, and is not acted on: "kvstate: decode record`)
+	if told.State != story.StateDamaged || !strings.Contains(told.Verdict, "or else parks it as corrupt") {
+		t.Errorf("got the state %s with the verdict %q", told.State, told.Verdict)
+	}
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	r.record(t, "d", parked)
+	told = r.story(t, "d", story.Options{})
+	inOrder(t, told, `is damaged`, `parked it as corrupt`)
+	inOrder(t, told, `^Bytes that did not decode are kept under _corrupt/d/\d+\.$`)
+	if told.State != string(kvstate.Parked) {
+		t.Errorf("got the state %s, want parked", told.State)
+	}
 }

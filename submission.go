@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -31,25 +32,54 @@ const (
 // Reading first keeps a command whose receipt exists, or one that contradicts
 // it, out of the stream altogether. Should the record appear in between, the
 // stream or the worker absorbs the copy.
+//
+// A request on its way is waited for by nobody, so the end of ctx ends the first
+// try from the side: the caller hears of it at once, and the submission gives
+// up its place in the window when the answer has come, or is overdue.
 type submission struct {
 	p    *Producer
 	ctx  context.Context
 	env  command.Envelope
 	done func(Submission, error)
+	told atomic.Bool // done has been called, or is about to be
+	stop func() bool // of the watch over ctx
+}
+
+// start sends the submission on its way.
+func (s *submission) start() {
+	s.stop = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
+	s.p.enqueue(s)
+}
+
+// giveUp tells the caller, if nobody has yet, that the outcome is not known.
+func (s *submission) giveUp(why error) {
+	if s.told.CompareAndSwap(false, true) {
+		s.done(Submission{ID: s.env.ID}, errUnconfirmed(s.env.ID, why))
+	}
 }
 
 func (s *submission) finish(sequence uint64, absorbed bool, state State) {
-	<-s.p.window
-	s.done(Submission{ID: s.env.ID, Sequence: sequence, Absorbed: absorbed, State: state}, nil)
+	s.tell(Submission{ID: s.env.ID, Sequence: sequence, Absorbed: absorbed, State: state}, nil)
 }
 
-func (s *submission) fail(err error) {
-	<-s.p.window
-	s.done(Submission{ID: s.env.ID}, err)
+func (s *submission) fail(err error) { s.tell(Submission{ID: s.env.ID}, err) }
+
+func (s *submission) tell(sub Submission, err error) {
+	s.p.leave(s)
+	s.stop()
+	if s.told.CompareAndSwap(false, true) {
+		s.done(sub, err)
+	}
 }
 
 func (p *Producer) enqueue(s *submission) {
 	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		s.fail(errUnconfirmed(s.env.ID, errClosed))
+		return
+	}
+	p.flying[s] = struct{}{}
 	p.waiting = append(p.waiting, s)
 	batch := p.nextLocked()
 	p.mu.Unlock()
@@ -117,6 +147,10 @@ func (s *submission) compare(r *kvstate.Record) {
 
 // publish sends the command for the first time.
 func (s *submission) publish() {
+	if s.told.Load() || s.ctx.Err() != nil {
+		s.fail(errUnconfirmed(s.env.ID, context.Cause(s.ctx)))
+		return
+	}
 	err := s.p.pool.commands.Publish(s.env, func(ok stream.Accepted, err error) {
 		if err == nil && !ok.Repeated {
 			s.finish(ok.Sequence, false, "")
@@ -130,9 +164,13 @@ func (s *submission) publish() {
 }
 
 // retry goes on with a submission that its first try did not settle, on a
-// goroutine of its own. That is rare, or slow in any case.
+// goroutine of its own. That is rare, or slow in any case. There every wait
+// heeds ctx, and knows what was tried last.
 func (s *submission) retry(first error) {
-	s.p.work.Add(1)
+	if !s.stop() || !s.p.begin() {
+		s.p.leave(s) // the caller has been told, or is being told
+		return
+	}
 	go func() {
 		defer s.p.work.Done()
 		ctx, cancel := s.ctx, context.CancelFunc(func() {})

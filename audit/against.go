@@ -104,6 +104,12 @@ func known(e kvstate.Entry) bool { return e.Raw != nil }
 // look asks the leaders for a command without a record. It returns why the
 // command is likely gone, or nothing if it is there.
 func (b *books) look(ctx context.Context, l listed) (cause string, err error) {
+	if l.Sequence > 0 && b.stored.has(l.Sequence) {
+		// Most are where they were put, and there the server need not search.
+		if there, err := b.commands.Get(ctx, l.Sequence); err == nil && there.Token == l.token {
+			return "", nil
+		}
+	}
 	_, err = b.commands.Find(ctx, l.token)
 	if err == nil {
 		return "", nil

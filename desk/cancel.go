@@ -65,8 +65,8 @@ func (d *Desk) cancel(ctx context.Context, act Act, id string) (Outcome, error) 
 // without a record is not there any more.
 func (d *Desk) takenOut(ctx context.Context, act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	r := e.Record
-	if r.State == kvstate.Prepared {
-		return nil, fmt.Errorf("%w: from %q to %q%s: %s", ErrRefused, r.State, kvstate.Cancelled, lately(r), Advice(r.State))
+	if r.Open() {
+		return nil, refusal(r, kvstate.Cancelled)
 	}
 	next, err := act.advance(r, kvstate.Cancelled)
 	if err != nil {

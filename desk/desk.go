@@ -161,9 +161,18 @@ func damaged(e kvstate.Entry) error {
 func (a Act) advance(r *kvstate.Record, to kvstate.State) (*kvstate.Record, error) {
 	next, err := r.Advance(to, a.By, a.Why, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), Advice(r.State))
+		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), advice(r))
 	}
 	return next, nil
+}
+
+// refusal is the error for what the table allows to workers alone.
+func refusal(r *kvstate.Record, to kvstate.State) error {
+	from := string(r.State)
+	if r.State == kvstate.None {
+		from = "none"
+	}
+	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), advice(r))
 }
 
 // lately tells who brought a record into its state, and when.

@@ -25,8 +25,9 @@
 // # Not guaranteed
 //
 // A cancelled handler hears of it at its next heartbeat, a third of the lease
-// later at most, if it listens to its context at all. Its result is refused
-// either way, but what it has done to the outside world until then is done.
+// later at most, if it listens to its context at all; a worker that had the
+// command in hand may even begin. The result is refused either way, but what
+// was done to the outside world until then is done.
 //
 // A command that is requeued runs once more: whether its effect repeats is
 // between its handler and the outside world.

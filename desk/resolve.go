@@ -30,6 +30,9 @@ func (d *Desk) Resolve(ctx context.Context, act Act, id string, result Result) (
 		if r.State == kvstate.Completed && r.ResolvedBy != "" && bytes.Equal(r.Result, result.Body) && r.ContentType == result.ContentType {
 			return nil, nil
 		}
+		if r.State != kvstate.Parked {
+			return nil, refusal(r, kvstate.Completed)
+		}
 		next, err := act.advance(r, kvstate.Completed)
 		if err != nil {
 			return nil, err

@@ -132,12 +132,6 @@ func (r *rig) work(t testing.TB, s *seen) (stop func()) {
 	return stop
 }
 
-func (s *seen) heal() {
-	s.mu.Lock()
-	s.fail = false
-	s.mu.Unlock()
-}
-
 func (r *rig) record(t testing.TB, id string) *kvstate.Record {
 	t.Helper()
 	rec, err := r.Find(r.ctx, id)

@@ -3,9 +3,11 @@ package kvstate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 )
 
@@ -20,6 +22,8 @@ const (
 	NoteAbsorbed   NoteKind = "absorbed"    // a repeated delivery or another copy changed nothing
 	NoteDropped    NoteKind = "dropped"     // a delivery was left to its lease, to come again
 	NoteHandedBack NoteKind = "handed_back" // given back at shutdown by a worker that had not begun
+	NoteCancelled  NoteKind = "cancelled"   // a worker let go of it, since a person had cancelled it
+	NoteFellBack   NoteKind = "fell_back"   // a damaged record; the attempt went on from the one before; see Entry
 	NoteParked     NoteKind = "parked"      // a copy was parked beside the record; see Entry
 )
 
@@ -36,10 +40,12 @@ type Note struct {
 
 	// Of says what was refused: "claim", "progress", "result" or "failure".
 	Of string `json:"of,omitempty"`
-	// Missed is how many heartbeats had gone unconfirmed when the lease ended,
-	// and Silence the time since the last sign of life that the server confirmed.
-	Missed  int           `json:"missed_heartbeats,omitempty"`
-	Silence time.Duration `json:"silence_ns,omitempty"`
+	// Where the lease had run out: how many heartbeats had gone unconfirmed, the
+	// time from the last that was confirmed to the end of the lease, and when the
+	// worker noticed.
+	Missed    int           `json:"missed_heartbeats,omitempty"`
+	Silence   time.Duration `json:"silence_ns,omitempty"`
+	NoticedAt time.Time     `json:"noticed_at,omitzero"`
 
 	// The delivery that the note is about.
 	Seq         uint64    `json:"sequence,omitempty"`
@@ -65,12 +71,23 @@ func (s *Store) Note(ctx context.Context, token command.Token, unique string, n 
 	if err != nil {
 		return fmt.Errorf("kvstate: note about %s: %w", token, err)
 	}
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.Subject(NoteKey(token, unique))
+	m.msg.Data = body
+	m.set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	if s.keep != "" {
+		m.set(jetstream.MsgTTLHeader, s.keep)
+	}
 	answers := make(chan error, 1)
-	if err := s.Put(NoteKey(token, unique), body, true, func(_ uint64, err error) { answers <- err }); err != nil {
+	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
 		return err
 	}
 	select {
 	case err := <-answers:
+		if errors.Is(err, ErrStale) {
+			return nil // an earlier try whose answer got lost
+		}
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("kvstate: note about %s: %w: %w", token, ErrIndeterminate, context.Cause(ctx))

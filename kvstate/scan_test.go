@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -95,42 +96,67 @@ func (l *living) settle(limit int64) (records, bytes int64) {
 	return records, bytes
 }
 
+// TestStore_ScanOfLargeRecords has more bytes in its records than a client
+// takes in one pull, and keys that go while it scans.
+func TestStore_ScanOfLargeRecords(t *testing.T) {
+	const n, size, gone = 120, 900_000, 20
+	store, str := newStore(t, tallyman.Settings{})
+	keys := make([]command.Token, n)
+	for i := range keys {
+		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
+	}
+	writeAll(t, store, keys, nil, bytes.Repeat([]byte{'x'}, size))
+	var visited []command.Token
+	if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
+		if kvstate.Own(e.Key) {
+			return nil
+		}
+		visited = append(visited, e.Key)
+		if len(visited) > 1 {
+			return nil
+		}
+		for _, key := range keys[n-gone:] {
+			if err := str.Purge(t.Context(), jetstream.WithPurgeSubject("$KV.main."+string(key))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(visited, keys[:n-gone]) {
+		t.Errorf("visited %d keys, want the %d that were not purged, each once", len(visited), n-gone)
+	}
+	left := 0
+	for range str.ListConsumers(t.Context()).Info() {
+		left++
+	}
+	if left != 0 {
+		t.Errorf("the scan left %d consumers behind", left)
+	}
+}
+
 // TestStore_ScanOfManyKeys must not run beside others: it reads the whole
 // process's account of memory. Listing a million keys took gigabytes
 // elsewhere: nats.go#1485.
 func TestStore_ScanOfManyKeys(t *testing.T) {
 	n := scale(t)
 	size := min(1<<10, 256<<20/n)
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-
+	store, _ := newStore(t, tallyman.Settings{})
 	keys := make([]command.Token, n)
 	for i := range keys {
 		keys[i] = command.Token(fmt.Sprintf("c-%d", i))
 	}
-	newest := writeAll(t, p.Records(), keys, nil, bytes.Repeat([]byte{'x'}, size))
+	newest := writeAll(t, store, keys, nil, bytes.Repeat([]byte{'x'}, size))
 	const rewritten = 1000
-	copy(newest, writeAll(t, p.Records(), keys[:rewritten], newest[:rewritten], bytes.Repeat([]byte{'y'}, size)))
+	for _, from := range []int{0, n - rewritten} { // the older revisions lie at the beginning and at the end
+		to := from + rewritten
+		copy(newest[from:], writeAll(t, store, keys[from:to], newest[from:to], bytes.Repeat([]byte{'y'}, size)))
+	}
 
 	t.Run("visits each key once, at its newest revision", func(t *testing.T) {
 		visits := make([]int, n)
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			if kvstate.Own(e.Key) {
 				return nil
 			}
@@ -166,7 +192,7 @@ func TestStore_ScanOfManyKeys(t *testing.T) {
 		runtime.GC()
 		var live living
 		before, peak, visited := heap(), uint64(0), 0
-		if err := p.Records().Scan(t.Context(), func(e kvstate.Entry) error {
+		if err := store.Scan(t.Context(), func(e kvstate.Entry) error {
 			live.add(e)
 			if visited++; visited%(n/10) == 0 {
 				if records, bodies := live.settle(most); records > most || bodies > most {

@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -28,6 +29,8 @@ var (
 	ErrTooLarge = errors.New("record too large")
 	// ErrNoBucket means that the pool's bucket does not exist.
 	ErrNoBucket = errors.New("no such bucket")
+	// ErrForeign means that something else made the bucket of that name.
+	ErrForeign = errors.New("it is there already, and not of a pool; choose another name for the pool, or remove it")
 	// ErrDenied means that the server refused a subject to this user.
 	ErrDenied = pipeline.ErrDenied
 	// ErrUnavailable means that the server has no JetStream to offer just now; nothing was done.
@@ -75,24 +78,32 @@ type Config struct {
 // checkpoint before a damaged one is still there.
 const History = 2
 
-// Create makes the pool's bucket or brings it up to cfg. Safe to repeat.
+// description marks a bucket as one of ours.
+const description = "Tallyman: one record per command"
+
+// Create makes the pool's bucket or brings it up to cfg. Safe to repeat. A
+// bucket that something else made is left as it is, with ErrForeign: to be
+// brought up to cfg would make its entries last for ever.
 //
 // It is a key-value bucket for every client, but made as the stream that it
 // is: the client library ties expiry per key to markers for expired keys, and
 // with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	name, replicas := "KV_"+cfg.Pool, cfg.Replicas
-	if replicas == 0 {
-		switch str, err := js.Stream(ctx, name); {
-		case err == nil:
-			replicas = str.CachedInfo().Config.Replicas
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
-		}
+	str, err := js.Stream(ctx, name)
+	switch {
+	case err == nil:
+		replicas = cmp.Or(replicas, str.CachedInfo().Config.Replicas)
+		err = ours(ctx, str, cfg.Pool)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		err = nil
 	}
-	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if err != nil {
+		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
+	}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:              name,
-		Description:       "Tallyman: one record per command",
+		Description:       description,
 		Subjects:          []string{"$KV." + cfg.Pool + ".>"},
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(replicas, 1),
@@ -108,6 +119,19 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
 	}
 	return nil
+}
+
+// ours returns nil if the bucket has our description, which other tools can
+// change, or the settings of a pool.
+func ours(ctx context.Context, str jetstream.Stream, pool string) error {
+	if str.CachedInfo().Config.Description == description {
+		return nil
+	}
+	_, err := str.GetLastMsgForSubject(ctx, "$KV."+pool+"."+string(KeySettings))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return ErrForeign
+	}
+	return err
 }
 
 // Open returns the pool's bucket. ErrNoBucket means that it does not exist.

@@ -93,7 +93,7 @@ func (k *Keeper) look(now time.Time) {
 	}
 	k.mu.Unlock()
 	for _, l := range expired {
-		l.Lose(l.lapse(now))
+		l.Lose(l.Lapse())
 	}
 	if len(due) > 0 {
 		k.beat(due)

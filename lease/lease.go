@@ -12,12 +12,18 @@ var ErrLost = errors.New("lease lost")
 
 // Lapse is how a lease ended that nobody renewed in time. It is an ErrLost.
 type Lapse struct {
-	Missed  int           // heartbeats that were due and sent since then, none of them confirmed
-	Silence time.Duration // since the start of what was confirmed last
+	Missed  int           // heartbeats that were due and sent since the last confirmed one
+	Silence time.Duration // from the start of that one to the end of the lease
+	Ended   time.Time     // when trust ended, however late that was noticed
+	Noticed time.Time
 }
 
 func (l *Lapse) Error() string {
-	return fmt.Sprintf("%v after %d missed heartbeats, %v after the last sign of life that was confirmed", ErrLost, l.Missed, l.Silence.Round(time.Millisecond))
+	text := fmt.Sprintf("%v after %d missed heartbeats, %v after the last sign of life that was confirmed", ErrLost, l.Missed, l.Silence)
+	if late := l.Noticed.Sub(l.Ended); late >= time.Second {
+		text += fmt.Sprintf("; noticed %v later", late.Round(time.Millisecond))
+	}
+	return text
 }
 
 // Unwrap returns ErrLost.
@@ -89,11 +95,13 @@ func (l *Lease) Missed() int {
 	return l.missed
 }
 
-// lapse describes the end of a lease that ran out.
-func (l *Lease) lapse(now time.Time) *Lapse {
+// Lapse describes how the lease runs out, or ran out, unless a heartbeat is
+// confirmed or was.
+func (l *Lease) Lapse() *Lapse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &Lapse{Missed: l.missed, Silence: now.Sub(l.start)}
+	ended := l.terms.Trust(l.start)
+	return &Lapse{Missed: l.missed, Silence: ended.Sub(l.start), Ended: ended, Noticed: time.Now()}
 }
 
 // Lose ends the lease for cause, because someone else owns the delivery or

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
@@ -44,6 +45,10 @@ func (t *telling) note(n kvstate.Note) string {
 		return fmt.Sprintf("%s left %s to come again%s", who, delivery(n), because(n.Text))
 	case kvstate.NoteHandedBack:
 		return fmt.Sprintf("%s handed back %s at shutdown, before it had begun", who, delivery(n))
+	case kvstate.NoteCancelled:
+		return fmt.Sprintf("%s let go of %s, since the command had been cancelled", who, delivery(n))
+	case kvstate.NoteFellBack:
+		return fmt.Sprintf("%s found its record damaged, kept the bytes%s, and went on from the revision before%s", who, t.under(n.Entry), because(n.Text))
 	case kvstate.NoteParked:
 		if _, ok := followUp(n.Entry); ok {
 			return fmt.Sprintf("%s parked a follow-up that could not be born%s%s", who, t.under(n.Entry), because(n.Text))
@@ -55,29 +60,41 @@ func (t *telling) note(n kvstate.Note) string {
 
 func lost(n kvstate.Note, who string) string {
 	what := who + " lost " + held(n.Token, n.Attempt)
-	switch {
-	case n.Missed > 0:
-		return fmt.Sprintf("%s after %s, %s after the last sign of life that was confirmed", what, count(n.Missed, "missed heartbeat"), span(n.Silence))
-	case n.Silence > 0:
-		return fmt.Sprintf("%s: it had sent no heartbeat for %s, so its process stood still", what, span(n.Silence))
+	if n.Silence <= 0 {
+		return fmt.Sprintf("%s: it saw that someone else had written the record", what)
 	}
-	return fmt.Sprintf("%s: it saw that someone else had written the record", what)
+	what += lapse(n)
+	if late := n.NoticedAt.Sub(n.At); late >= time.Second {
+		what += fmt.Sprintf(", and noticed %s later", span(late))
+	}
+	return what
+}
+
+// lapse says how a lease ran out.
+func lapse(n kvstate.Note) string {
+	if n.Missed == 0 {
+		return fmt.Sprintf(" without having sent a heartbeat for %s: its process stood still", span(n.Silence))
+	}
+	return fmt.Sprintf(" after %s, %s after the last sign of life that was confirmed", count(n.Missed, "missed heartbeat"), span(n.Silence))
 }
 
 func refused(n kvstate.Note, who string) string {
-	under := ""
+	under, why := "", because(n.Text)
 	if n.Token > 0 {
 		under = fmt.Sprintf(" under token %d", n.Token)
 	}
+	if n.Silence > 0 {
+		why = ": it had lost its lease" + lapse(n)
+	}
 	switch n.Of {
 	case "claim":
-		return fmt.Sprintf("%s wanted to claim it and was refused%s", who, because(n.Text))
+		return fmt.Sprintf("%s wanted to claim it and was refused%s", who, why)
 	case "progress":
-		return fmt.Sprintf("%s's progress%s was refused%s", who, under, because(n.Text))
+		return fmt.Sprintf("%s's progress%s was refused%s", who, under, why)
 	case "failure":
-		return fmt.Sprintf("%s's handler ended late%s, and the failure was not recorded%s", who, under, because(n.Text))
+		return fmt.Sprintf("%s's handler ended late%s with a failure, which was refused%s", who, under, why)
 	}
-	return fmt.Sprintf("%s's late result%s was refused%s", who, under, because(n.Text))
+	return fmt.Sprintf("%s's late result%s was refused%s", who, under, why)
 }
 
 func delivery(n kvstate.Note) string {

@@ -41,7 +41,7 @@ func offset(d time.Duration) string {
 	if d < 0 {
 		sign, d = "-", -d
 	}
-	if d < time.Hour {
+	if d < 1000*time.Second {
 		return fmt.Sprintf("%s%.3fs", sign, d.Seconds())
 	}
 	return sign + d.Round(time.Second).String()

@@ -17,6 +17,9 @@ const (
 	maxOutstanding = 4096
 	// maxBatch is how many deliveries are handed over at once.
 	maxBatch = 256
+	// pullBytes bounds what one pull brings. The server cuts a connection for
+	// which more than 64 MiB wait.
+	pullBytes = 16 << 20
 	// pullGrace is how long after its expiry a pull may stay unanswered before
 	// it counts as lost.
 	pullGrace = 2 * time.Second
@@ -54,6 +57,7 @@ type Fetcher struct {
 	// Owned by the goroutine in Run.
 	messages chan *nats.Msg
 	pulls    []*pull
+	whole    bool          // the next delivery is larger than the bound of a pull
 	asked    int           // sum of pulls[].left
 	pause    time.Duration // before the next pull, after a refusal
 	resumeAt time.Time
@@ -68,6 +72,7 @@ type pull struct {
 	sub    *nats.Subscription
 	sentAt time.Time
 	left   int
+	got    bool // it has brought something
 }
 
 // NewFetcher returns a fetcher; Run starts it.
@@ -173,7 +178,11 @@ func (f *Fetcher) pull() error {
 	if time.Now().Before(f.resumeAt) || !f.stream.nc.IsConnected() {
 		return nil
 	}
-	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, n, f.cfg.Expires)
+	most := max(pullBytes, 2*f.stream.nc.MaxPayload())
+	if f.whole {
+		n, most, f.whole = 1, 0, false // 0: no bound
+	}
+	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"max_bytes":%d}`, n, f.cfg.Expires, most)
 	inbox := f.stream.nc.NewInbox()
 	sub, err := f.stream.nc.ChanSubscribe(inbox, f.messages)
 	if err != nil {
@@ -221,6 +230,7 @@ func (f *Fetcher) accept(m *nats.Msg) *Delivery {
 		return nil
 	}
 	f.asked--
+	p.got = true
 	if p.left--; p.left == 0 {
 		f.end(p)
 	}
@@ -235,6 +245,9 @@ func (f *Fetcher) status(p *pull, code, text string) {
 	f.end(p)
 	switch {
 	case code == "404", code == "408" && text != "Requests Pending", code == "409" && text == "Batch Completed":
+		f.works()
+	case code == "409" && text == "Message Size Exceeds MaxBytes":
+		f.whole = !p.got
 		f.works()
 	case code == "503":
 		f.refuse(f.explain())

@@ -69,6 +69,13 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 	return nil
 }
 
+// Check returns the error, ErrTooLarge among them, with which Publish would
+// refuse the command without asking the server.
+func (s *Stream) Check(env command.Envelope) error {
+	_, err := s.message(env)
+	return err
+}
+
 func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 	m, size, err := s.encode(env)
 	if err == nil && size > s.Limit() {
@@ -218,6 +225,11 @@ func (s *Stream) stored(data []byte) (Stored, error) {
 		out.Header = h
 	}
 	return out, nil
+}
+
+// Names takes the subject of a stored command apart, as Sequences gives it.
+func (s *Stream) Names(subject string) (queue, kind string, token command.Token) {
+	return s.parse(subject)
 }
 
 // parse takes a subject of this stream apart.

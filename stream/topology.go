@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,8 @@ var (
 	ErrTooLarge = errors.New("command too large")
 	// ErrNoStream means that the pool's command stream does not exist.
 	ErrNoStream = errors.New("no such stream")
+	// ErrForeign means that something else made the stream of that name.
+	ErrForeign = errors.New("it is there already, and not of this pool; choose another name for the pool, or remove it")
 	// ErrNoQueue means that the queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
 	// ErrNotFound means that the stream does not hold the message.
@@ -74,16 +77,21 @@ func Subject(pool, queue, kind string, token command.Token) string {
 }
 
 // Create makes the stream and its consumers or brings them up to cfg. It never
-// removes a queue, nor resumes one that is paused. Safe to repeat.
+// removes a queue, nor resumes one that is paused. Safe to repeat. A stream with
+// other subjects is left as it is, with ErrForeign.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	have, err := existing(ctx, js, Name(cfg.Pool))
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
 	}
+	subjects := []string{subjectPrefix(cfg.Pool) + "*.*.*"}
+	if have.Name != "" && !slices.Equal(have.Subjects, subjects) {
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrForeign)
+	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:                 Name(cfg.Pool),
 		Description:          "Tallyman: commands that await their receipt",
-		Subjects:             []string{subjectPrefix(cfg.Pool) + "*.*.*"},
+		Subjects:             subjects,
 		Retention:            jetstream.WorkQueuePolicy,
 		Storage:              jetstream.FileStorage,
 		Replicas:             cmp.Or(cfg.Replicas, have.Replicas, 1),

@@ -110,7 +110,7 @@ func stored(t *testing.T, pool *tallyman.Pool) uint64 {
 // awaitStored waits until an import has submitted so many commands.
 func awaitStored(t *testing.T, pool *tallyman.Pool, n uint64) {
 	t.Helper()
-	deadline, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for stored(t, pool) < n {
 		select {
@@ -159,63 +159,116 @@ func TestImport_Restart(t *testing.T) {
 	}
 }
 
+// bigImport is an import of many lines, whose last one never comes.
+type bigImport struct {
+	*clitest.Process
+	pool *tallyman.Pool
+	dir  string
+	text string
+	args []string
+	in   *io.PipeReader
+	more chan struct{} // closed to let it have more than the first lines
+	fed  chan struct{} // closed once nothing is written to it any more
+}
+
+const bigLines = 20_000
+
+// startBig returns once the import submits.
+func startBig(t *testing.T) *bigImport {
+	t.Helper()
+	s, pool := newPool(t, embedded.Config{})
+	var text strings.Builder
+	for i := range bigLines {
+		fmt.Fprintf(&text, "{\"sku\":%d}\n", i)
+	}
+	b := &bigImport{
+		pool: pool, dir: t.TempDir(), text: text.String(), more: make(chan struct{}), fed: make(chan struct{}),
+		args: []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"},
+	}
+	in, feed := io.Pipe()
+	b.in = in
+	go func() {
+		defer close(b.fed)
+		last := strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n") + 1
+		defer feed.Close()
+		// Line by line, so that nothing cuts one. Ends with the process at the latest.
+		n := 0
+		for line := range strings.Lines(b.text[:last]) {
+			if n++; n == bigLines/10 {
+				<-b.more
+			}
+			if _, err := io.WriteString(feed, line); err != nil {
+				return
+			}
+		}
+	}()
+	b.Process = clitest.Start(t, b.dir, in, append([]string{"import", "-"}, b.args...)...)
+	t.Cleanup(func() { in.CloseWithError(io.ErrClosedPipe) }) // or the process would be waited for in vain
+	awaitStored(t, pool, bigLines/20)
+	return b
+}
+
+// end sends a signal while lines pour in, and returns the exit code and how much is stored.
+func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, left uint64) {
+	t.Helper()
+	close(b.more)
+	b.Signal(t, s)
+	code = b.Wait(t)
+	b.in.CloseWithError(io.ErrClosedPipe)
+	<-b.fed
+	if left = stored(t, b.pool); left >= bigLines-1 {
+		t.Fatal("the import did not end in the middle")
+	}
+	return code, left
+}
+
 // TestImport_KilledInMidSubmit kills an import while it submits, and runs it
 // again on the same lines.
 func TestImport_KilledInMidSubmit(t *testing.T) {
 	t.Parallel()
-	const lines = 20_000
-	s, pool := newPool(t, embedded.Config{})
-	var text strings.Builder
-	for i := range lines {
-		fmt.Fprintf(&text, "{\"sku\":%d}\n", i)
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "big.jsonl"), []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"}
-	// The last line never comes, so that it cannot be done before it is killed.
-	in, feed := io.Pipe()
-	fed := make(chan struct{})
-	go func() {
-		defer close(fed)
-		all := text.String()
-		_, _ = io.WriteString(feed, all[:strings.LastIndex(strings.TrimSuffix(all, "\n"), "\n")+1]) // ends with the process
-	}()
-	p := clitest.Start(t, dir, in, append([]string{"import", "-"}, args...)...)
-	awaitStored(t, pool, 500)
-	p.Signal(t, syscall.SIGKILL)
-	in.CloseWithError(io.ErrClosedPipe)
-	if code := p.Wait(t); code != -1 {
+	b := startBig(t)
+	code, before := b.end(t, syscall.SIGKILL)
+	if code != -1 {
 		t.Fatalf("the import ended with %d, want killed", code)
 	}
-	<-fed
-	before := stored(t, pool)
-	if before == lines {
-		t.Fatal("the import was not killed in the middle")
+	if err := os.WriteFile(filepath.Join(b.dir, "big.jsonl"), []byte(b.text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-
-	code, stdout, stderr := clitest.Run(t, dir, nil, append([]string{"import", "big.jsonl"}, args...)...)
+	code, stdout, stderr := clitest.Run(t, b.dir, nil, append([]string{"import", "big.jsonl"}, b.args...)...)
 	var sum summary
 	if err := json.Unmarshal([]byte(stdout), &sum); err != nil || code != 0 {
 		t.Fatalf("again: exit code %d, %q, %v; stderr %q", code, stdout, err, stderr)
 	}
-	if sum.Read != lines || sum.Accepted+sum.Absorbed != lines || uint64(sum.Absorbed) < before {
-		t.Errorf("again: got %+v, want %d lines, those of the first run absorbed, at least %d", sum, lines, before)
+	if sum.Read != bigLines || sum.Accepted+sum.Absorbed != bigLines || uint64(sum.Absorbed) < before {
+		t.Errorf("again: got %+v, want %d lines, those of the first run absorbed, at least %d", sum, bigLines, before)
 	}
 	// Had any been accepted twice, the stream would have handed out more sequences.
-	st, err := pool.Commands().State(t.Context())
-	if err != nil || st.Messages != lines || st.LastSeq != lines {
-		t.Errorf("got the stream %+v, %v; want each of the %d ids once", st, err, lines)
+	st, err := b.pool.Commands().State(t.Context())
+	if err != nil || st.Messages != bigLines || st.LastSeq != bigLines {
+		t.Errorf("got the stream %+v, %v; want each of the %d ids once", st, err, bigLines)
 	}
-	report, err := audit.Run(t.Context(), pool.Commands(), pool.Records(), audit.Options{Against: func(yield func(audit.Accepted, error) bool) {
-		for i := range lines {
+	report, err := audit.Run(t.Context(), b.pool.Commands(), b.pool.Records(), audit.Options{Against: func(yield func(audit.Accepted, error) bool) {
+		for i := range bigLines {
 			if !yield(audit.Accepted{ID: strconv.Itoa(i)}, nil) {
 				return
 			}
 		}
 	}})
-	if err != nil || !report.Balanced || report.Pending != lines || report.Compared != lines {
+	if err != nil || !report.Balanced || report.Pending != bigLines || report.Compared != bigLines {
 		t.Errorf("got %+v, %v; want balanced books with all of them pending", report, err)
+	}
+}
+
+// TestImport_SeesThroughWhatIsUnderWay interrupts an import while it submits.
+func TestImport_SeesThroughWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := startBig(t)
+	code, stored := b.end(t, syscall.SIGINT)
+	var sum summary
+	if err := json.Unmarshal([]byte(b.Stdout()), &sum); err != nil || code != 1 {
+		t.Fatalf("exit code %d, %q, %v; want 1 and a summary", code, b.Stdout(), err)
+	}
+	if want := (summary{Read: int(stored), Accepted: int(stored)}); sum != want {
+		t.Errorf("got %+v, want %+v: what the stream holds was accepted", sum, want)
 	}
 }

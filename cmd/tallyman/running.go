@@ -30,8 +30,9 @@ type row struct {
 
 func newRunning() *running { return &running{rows: map[string]*row{}} }
 
-// take takes a change into the table and returns how many rows it has then.
-func (t *running) take(c tallyman.Change) int {
+// take takes a change into the table. It returns how many rows there are then,
+// and whether it was but progress of one that was there.
+func (t *running) take(c tallyman.Change) (rows int, progress bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := string(c.Key)
@@ -41,7 +42,7 @@ func (t *running) take(c tallyman.Change) int {
 			delete(t.rows, key)
 			t.keys = slices.DeleteFunc(t.keys, func(k string) bool { return k == key })
 		}
-		return len(t.keys)
+		return len(t.keys), false
 	}
 	old := t.rows[key]
 	switch {
@@ -51,9 +52,10 @@ func (t *running) take(c tallyman.Change) int {
 	case old.record.Token != r.Token || old.record.Owner != r.Owner:
 		*old = row{record: r, from: r.Offset, fromAt: c.At, written: c.At} // taken over
 	default:
+		progress = old.record.State == r.State
 		old.record, old.written = r, c.At
 	}
-	return len(t.keys)
+	return len(t.keys), progress
 }
 
 // lines is the table in at most limit lines of at most width characters.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/tallyman-go/tallyman"
@@ -37,11 +36,12 @@ func watchScreen(ctx context.Context, pool *tallyman.Pool, filter tallyman.Filte
 		if err != nil {
 			return err
 		}
-		if err := s.take(change); err != nil {
+		quiet, err := s.take(change)
+		if err != nil {
 			return err
 		}
 		wanted := len(states) == 0 || change.Record != nil && slices.Contains(states, change.Record.State)
-		if wanted && (asked || change.Revision > start) {
+		if wanted && !quiet && (asked || change.Revision > start) {
 			if _, err := fmt.Fprintln(s, changeLine(change)); err != nil {
 				return err
 			}
@@ -56,8 +56,7 @@ type screen struct {
 	table *running
 	all   *mpb.Progress
 	limit int
-	rows  []*mpb.Bar               // one per line: bars without a bar, since nobody knows how much there is to do
-	shown atomic.Pointer[[]string] // what is drawn in this round
+	rows  []*mpb.Bar // one per line: bars without a bar, since nobody knows how much there is to do
 }
 
 func newScreen(stdout *os.File) *screen {
@@ -68,9 +67,11 @@ func newScreen(stdout *os.File) *screen {
 	return &screen{table: newRunning(), limit: limit, all: mpb.New(mpb.WithOutput(stdout), mpb.WithRefreshRate(screenEvery))}
 }
 
-// take takes a change into the table and makes room for it.
-func (s *screen) take(c tallyman.Change) error {
-	n := min(s.table.take(c), s.limit)
+// take takes a change into the table and makes room for it. It reports whether
+// the table alone shows it: progress changes a row, and needs no line.
+func (s *screen) take(c tallyman.Change) (quiet bool, err error) {
+	n, quiet := s.table.take(c)
+	n = min(n, s.limit)
 	for len(s.rows) > n {
 		last := len(s.rows) - 1
 		s.rows[last].Abort(true)
@@ -82,20 +83,16 @@ func (s *screen) take(c tallyman.Change) error {
 			return s.draw(w, i, st.AvailableWidth)
 		}))
 		if err != nil {
-			return err
+			return quiet, err
 		}
 		s.rows = append(s.rows, row)
 	}
-	return nil
+	return quiet, nil
 }
 
-// draw writes row i. The first row of a round decides what all of them show.
+// draw writes row i. Rows are drawn side by side.
 func (s *screen) draw(w io.Writer, i, width int) error {
-	if i == 0 || s.shown.Load() == nil {
-		lines := s.table.lines(time.Now(), s.limit, width)
-		s.shown.Store(&lines)
-	}
-	if lines := *s.shown.Load(); i < len(lines) {
+	if lines := s.table.lines(time.Now(), s.limit, width); i < len(lines) {
 		_, err := io.WriteString(w, lines[i])
 		return err
 	}

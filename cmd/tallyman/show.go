@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -37,6 +39,9 @@ func (c *showCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 // look finds the record of a command, or the command itself in the stream.
 func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, error) {
 	token, err := dedupe.Token(id)
+	if v, ok, err := lookAside(ctx, pool, id, token); ok || err != nil {
+		return v, err
+	}
 	if err != nil {
 		return recordView{}, err
 	}
@@ -45,7 +50,7 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 	for range 2 {
 		r, err := pool.Find(ctx, id)
 		if err == nil {
-			return viewOf(r), nil
+			return whole(ctx, pool, r, token)
 		}
 		if errors.Is(err, command.ErrMalformed) {
 			return recordView{}, damaged(pool, token, err)
@@ -61,28 +66,52 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 			return recordView{}, err
 		}
 	}
-	if v, ok, err := lookAside(ctx, pool, command.Token(id)); ok || err != nil {
-		return v, err
-	}
 	return recordView{}, fmt.Errorf("command %q: %w in pool %q: it was never submitted, or its receipt has expired (retention %v)",
 		id, tallyman.ErrNotFound, pool.Name(), pool.Settings().Retention)
 }
 
-// lookAside finds a parked record that is not filed under its id, by its key.
-func lookAside(ctx context.Context, pool *tallyman.Pool, key command.Token) (v recordView, ok bool, err error) {
-	if !strings.HasPrefix(string(key), "_") || kvstate.Own(key) {
-		return v, false, nil
+// lookAside finds a record that is not filed under its id, by its key. An id
+// that looks like such a key comes first.
+func lookAside(ctx context.Context, pool *tallyman.Pool, id string, token command.Token) (recordView, bool, error) {
+	key := command.Token(id)
+	if !kvstate.Aside(key) {
+		return recordView{}, false, nil
+	}
+	if token != "" {
+		if e, err := pool.Records().Read(ctx, token); err != nil || e.Raw != nil {
+			return recordView{}, false, err
+		}
 	}
 	e, err := pool.Records().Read(ctx, key)
 	switch {
 	case err != nil:
-		return v, false, err
+		return recordView{}, false, err
 	case e.Err != nil:
-		return v, false, damaged(pool, key, e.Err)
+		return recordView{}, false, damaged(pool, key, e.Err)
 	case e.Record == nil:
-		return v, false, nil
+		return recordView{}, false, nil
 	}
-	return viewOf(e.Record), true, nil
+	v, err := whole(ctx, pool, e.Record, key)
+	return v, true, err
+}
+
+// whole is the view of a record with what lies beside it: the payload of a
+// parked command that had no room in the record.
+func whole(ctx context.Context, pool *tallyman.Pool, r *kvstate.Record, key command.Token) (recordView, error) {
+	if c := r.Command; c != nil && len(c.Payload) == 0 && dedupe.Digest(c.Kind, nil) != r.Digest {
+		e, err := pool.Records().Read(ctx, kvstate.PayloadKey(key))
+		if err != nil {
+			return recordView{}, err
+		}
+		with := *c
+		with.Payload = e.Raw
+		full := *r
+		full.Command = &with
+		r = &full
+	}
+	v := viewOf(r)
+	v.Next = desk.Next(r, kvstate.Aside(key))
+	return v, nil
 }
 
 // damaged says what can be done about a record that does not decode.
@@ -96,7 +125,7 @@ func waitingView(id string, s stream.Stored) recordView {
 	env, err := dedupe.Recognise(s.Queue, s.Kind, s.Token, s.Header, s.Payload)
 	v := recordView{
 		ID: id, Kind: s.Kind, Queue: s.Queue, Digest: string(env.Digest), State: pending, Sequence: s.Seq,
-		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{},
+		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(nil, false),
 	}
 	if err != nil {
 		v.Error = err.Error()
@@ -134,26 +163,34 @@ func (v *recordView) print(out *cli.Out) error {
 	if v.StoredAt != nil {
 		some("stored", moment(*v.StoredAt))
 	}
-	bytes := func(name string, text *string, raw []byte) {
+	bytes := func(name string, text *string, raw []byte, decoded any) {
+		if decoded != nil {
+			if said, err := json.Marshal(decoded); err == nil {
+				t.row(name+" (MessagePack)", string(said))
+				return
+			}
+		}
 		if text != nil {
 			t.row(name, *text)
 		} else if raw != nil {
 			t.row(name+" (base64)", base64.StdEncoding.EncodeToString(raw))
 		}
 	}
-	bytes("checkpoint", v.Checkpoint, v.CheckpointBase64)
-	bytes("intent", v.Intent, v.IntentBase64)
-	bytes("result", v.Result, v.ResultBase64)
+	bytes("checkpoint", v.Checkpoint, v.CheckpointBase64, v.CheckpointDecoded)
+	bytes("intent", v.Intent, v.IntentBase64, v.IntentDecoded)
+	bytes("result", v.Result, v.ResultBase64, v.ResultDecoded)
 	some("content type", v.ContentType)
+	some("resolved by", v.ResolvedBy)
 	for _, f := range v.FollowUps {
 		t.row("follow-up", f.ID+" ("+f.Kind+")")
 	}
 	if v.Command != nil {
-		bytes("payload", v.Command.Payload, v.Command.PayloadBase64)
+		bytes("payload", v.Command.Payload, v.Command.PayloadBase64, v.Command.PayloadDecoded)
 		if v.Command.NotAfter != nil {
 			t.row("not after", moment(*v.Command.NotAfter))
 		}
 	}
+	some("may be done", strings.Join(v.Next, ", "))
 	if err := t.Flush(); err != nil {
 		return err
 	}

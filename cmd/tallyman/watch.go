@@ -62,10 +62,10 @@ func (c *watchCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 		}
 		return nil
 	})
-	if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
-		return nil
+	if ctx.Err() == nil && !errors.Is(err, syscall.EPIPE) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // changeView is one line of watch as JSON.

@@ -16,9 +16,11 @@ type link struct {
 	listener net.Listener
 	to       string
 	work     sync.WaitGroup
+	spent    chan struct{} // gets one when a quota is used up
 
 	mu     sync.Mutex
 	refuse bool
+	quota  int64                     // bytes of each client that reach the server; 0 for all
 	conns  map[net.Conn]*atomic.Bool // both ends of all connections, and whether they lose what they carry
 }
 
@@ -28,7 +30,7 @@ func newLink(t *testing.T, server string) *link {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{to: u.Host, conns: map[net.Conn]*atomic.Bool{}}
+	l := &link{to: u.Host, conns: map[net.Conn]*atomic.Bool{}, spent: make(chan struct{}, 16)}
 	if l.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +69,21 @@ func (l *link) carry(in net.Conn) {
 	}
 	dead := new(atomic.Bool)
 	l.conns[in], l.conns[out] = dead, dead
+	quota := l.quota
 	l.mu.Unlock()
 	var back sync.WaitGroup
 	back.Go(func() {
 		_, _ = io.Copy(wire{in, dead}, out) // ends when either end does
 		in.Close()
 	})
-	_, _ = io.Copy(wire{out, dead}, in)
+	if quota > 0 {
+		if n, _ := io.CopyN(out, in, quota); n == quota {
+			l.spent <- struct{}{}
+			_, _ = io.Copy(io.Discard, in) // the client believes that it is sent
+		}
+	} else {
+		_, _ = io.Copy(wire{out, dead}, in)
+	}
 	out.Close()
 	back.Wait()
 	l.mu.Lock()
@@ -103,6 +113,14 @@ func (l *link) silence() {
 	for _, dead := range l.conns {
 		dead.Store(true)
 	}
+}
+
+// swallow lets only so many bytes of each client that connects from now on
+// reach the server. The client does not notice.
+func (l *link) swallow(after int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quota = after
 }
 
 // cut ends the connections of this moment.

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/desk"
 )
 
 // Exit codes, the same for every command.
@@ -153,11 +155,17 @@ type Out struct {
 	io.Writer
 }
 
-// JSON prints one JSON object or line.
+// JSON prints one JSON object or line. What a terminal may act on is escaped,
+// which leaves the value as it is.
 func (o *Out) JSON(v any) error {
-	enc := json.NewEncoder(o.Writer)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := o.Write(escape(b.Bytes()))
+	return err
 }
 
 // Main parses args against grammar, a struct of kong that embeds Common, and
@@ -183,7 +191,7 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(common, &Out{os.Stdout})
 	if err := parsed.Run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(err.Error(), "tallyman: "))
+		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "tallyman: "), "desk: "))
 		return Code(err)
 	}
 	return ExitDone
@@ -207,9 +215,9 @@ func Code(err error) int {
 		return ExitDone
 	case errors.Is(err, ErrUnbalanced):
 		return ExitUnbalanced
-	case errors.Is(err, ErrUsage), errors.Is(err, tallyman.ErrInvalidID), errors.Is(err, tallyman.ErrInvalidName):
+	case errors.Is(err, ErrUsage), errors.Is(err, tallyman.ErrInvalidID), errors.Is(err, tallyman.ErrInvalidName), errors.Is(err, desk.ErrAct):
 		return ExitUsage
-	case errors.Is(err, tallyman.ErrConflict):
+	case errors.Is(err, tallyman.ErrConflict), errors.Is(err, desk.ErrRefused):
 		return ExitConflict
 	case errors.Is(err, tallyman.ErrParked):
 		return ExitParked

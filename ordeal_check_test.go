@@ -13,13 +13,13 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
-// check holds a story that has ended to the invariants, from what the server
+// check holds an ordeal that has ended to the invariants, from what the server
 // logged and what the handlers did, and returns what is wrong.
-func (st *story) check() (faults []string) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	c := &checker{st: st, log: st.server.Log(), lives: map[command.Token]*life{}, stored: map[command.Token][]int{}, acked: map[uint64]int{}}
-	for _, text := range st.server.Broken() {
+func (o *ordeal) check() (faults []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := &checker{o: o, log: o.server.Log(), lives: map[command.Token]*life{}, stored: map[command.Token][]int{}, acked: map[uint64]int{}}
+	for _, text := range o.server.Broken() {
 		c.fault("%s", text)
 	}
 	for i, e := range c.log {
@@ -49,7 +49,7 @@ type life struct {
 }
 
 type checker struct {
-	st     *story
+	o      *ordeal
 	log    []memory.Event
 	lives  map[command.Token]*life
 	stored map[command.Token][]int // where in the log
@@ -166,7 +166,7 @@ func (c *checker) author(at string, p, r *kvstate.Record, newClaim bool) {
 		return
 	}
 	n, _ := strconv.Atoi(found[1]) // digits
-	a := c.st.acts[n]
+	a := c.o.acts[n]
 	token, err := dedupe.Token(a.id)
 	switch {
 	case err != nil || string(token) != string(tokenOf(at)):
@@ -192,12 +192,12 @@ func (c *checker) spacing(at string, l *life, r *kvstate.Record) {
 		l.handed++
 		return
 	}
-	s := c.st.settings
+	s := c.o.settings
 	delay := r.NextAt.Sub(step.At)
 	want := min(s.BackoffMin<<(r.Attempt-1), s.BackoffMax)
 	if found := actLabel.FindStringSubmatch(r.Error); found != nil {
 		n, _ := strconv.Atoi(found[1]) // digits
-		if fixed := c.st.acts[n].delay; fixed > 0 {
+		if fixed := c.o.acts[n].delay; fixed > 0 {
 			if delay != fixed {
 				c.fault("I8: %s waits %v, want %v as the handler said", at, delay, fixed)
 			}
@@ -213,7 +213,7 @@ func (c *checker) limit(r *kvstate.Record) int {
 	if r.Kind == "brief" {
 		return 2
 	}
-	return c.st.settings.MaxAttempts
+	return c.o.settings.MaxAttempts
 }
 
 // books accounts for every sequence from what is stored in the end.
@@ -232,7 +232,7 @@ func (c *checker) books() {
 			c.fault("I3: %s is left as %s", key, e.Record.State)
 		}
 	}
-	for seq := uint64(1); seq <= c.st.server.LastSeq(); seq++ {
+	for seq := uint64(1); seq <= c.o.server.LastSeq(); seq++ {
 		if len(by[seq]) != 1 {
 			c.fault("I3: sequence %d is accounted for by %v, want exactly one entry", seq, by[seq])
 		}
@@ -276,7 +276,7 @@ func (c *checker) followUps() {
 // acts holds what handlers were told, and how often they ran, to the records.
 func (c *checker) acts() {
 	runs := map[string]int{}
-	for id, labels := range c.st.world.effects {
+	for id, labels := range c.o.world.effects {
 		if len(labels) > 1 {
 			c.fault("I9: the effect of %s happened %d times, by %v", id, len(labels), labels)
 		}
@@ -285,7 +285,7 @@ func (c *checker) acts() {
 			c.fault("I9: %s is parked as exhausted, as if nothing had happened, but %v", id, labels)
 		}
 	}
-	for _, a := range c.st.acts {
+	for _, a := range c.o.acts {
 		if !a.confirms {
 			runs[a.id]++
 		}
