@@ -40,10 +40,10 @@
 //
 // # Not guaranteed
 //
-//   - Order of commands. Commands of one decision are submitted in order, but
-//     relays work side by side, a relay may die and its decision come later than
-//     the next one, and workers start commands as they come. If B must follow A,
-//     decide on B when A has its receipt.
+//   - Order of commands. Submissions do not wait for each other, relays work
+//     side by side, one may die so that its decision comes later than the next,
+//     and workers run commands as they come. If B must follow A, decide on B when
+//     A has its receipt.
 //   - That a command is remembered for ever. It is absorbed while its receipt is
 //     kept. A journal whose relays stood still for longer than that may submit a
 //     command whose receipt has expired, if one of them died after submitting it.
