@@ -72,9 +72,6 @@ authorization { users: [
 	if got := load(t, r, decider, "a", ledgers(2)); got.Seq() != 6 {
 		t.Errorf("got %d decisions", got.Seq())
 	}
-	if s, err := r.Status(ctx); err != nil || s.Unpublished != 6 {
-		t.Errorf("got %+v, %v", s, err)
-	}
 	carrier := joinAt(t, ctx, as("relay"))
 	rel, stop := relay(t, carrier, carrier.producer(t), journal.RelayConfig{})
 	r.published(t)
@@ -82,7 +79,7 @@ authorization { users: [
 	if s := rel.Stats(); s.Published != 6 || s.Refused != 1 {
 		t.Errorf("got %+v", s)
 	}
-	if a := r.audit(t); a.Commands != 6 || a.Refused != 1 {
+	if a := r.audit(t); a.Commands != 6 || a.RefusedCount != 1 {
 		t.Errorf("got %+v", a)
 	}
 	// Neither of them may do the other's work, nor the operator's.

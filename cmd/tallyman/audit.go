@@ -80,9 +80,13 @@ func printJournal(r journal.Report, out *cli.Out) error {
 		t.row("closed through", r.ClosedThrough)
 	}
 	t.row("commands", r.Commands)
-	t.row("unpublished", r.Unpublished)
-	if r.Refused > 0 {
-		t.row("refused", fmt.Sprintf("%d: see tallyman parked", r.Refused))
+	t.row("unpublished", r.UnpublishedCount)
+	for _, p := range r.Unpublished {
+		t.row("", fmt.Sprintf("decision %d of run %q", p.Seq, p.Run))
+	}
+	t.row("refused", r.RefusedCount)
+	for _, f := range r.Refused {
+		t.row("", fmt.Sprintf("command %q of decision %d of run %q: %s as %s, under %s", f.ID, f.Seq, f.Run, f.State, f.Reason, f.Key))
 	}
 	for _, m := range r.Missing {
 		what := "missing"
