@@ -39,12 +39,14 @@ type Report struct {
 	// Commands counts those of the decisions that were looked at: published,
 	// and not closed.
 	Commands uint64 `json:"commands"`
-	// Unpublished counts decisions behind PublishedThrough. Their commands are
-	// a relay's to submit, so they are not asked for.
-	Unpublished uint64 `json:"unpublished"`
-	// Refused counts commands that could never be submitted, and lie on the
-	// operator's desk.
-	Refused uint64 `json:"refused"`
+	// Unpublished lists decisions behind PublishedThrough. Their commands are
+	// a relay's to submit, so they are not asked for. No finding by itself.
+	Unpublished      []Place `json:"unpublished"`
+	UnpublishedCount uint64  `json:"unpublished_count"`
+	// Refused lists commands that could never be submitted, and lie on the
+	// operator's desk. No finding either: they are accounted for.
+	Refused      []Refused `json:"refused"`
+	RefusedCount uint64    `json:"refused_count"`
 
 	// Missing lists published commands that are neither in the stream nor on record.
 	Missing      []Missing `json:"missing"`
@@ -57,6 +59,22 @@ type Report struct {
 	DamagedCount uint64    `json:"damaged_count"`
 
 	Balanced bool `json:"balanced"`
+}
+
+// Place is a decision.
+type Place struct {
+	Run string `json:"run"`
+	Seq uint64 `json:"seq"` // in the run
+}
+
+// Refused is a command that was parked because it could never be submitted.
+type Refused struct {
+	Run    string         `json:"run"`
+	Seq    uint64         `json:"seq"` // of the decision in the run
+	ID     string         `json:"id"`  // of the command
+	Key    string         `json:"key"` // of its record
+	State  kvstate.State  `json:"state"`
+	Reason kvstate.Reason `json:"reason"`
 }
 
 // Missing is a command that a published decision names, and that is nowhere.
@@ -120,7 +138,10 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	}
 	a := &account{
 		j: j, runs: map[command.Token]uint64{},
-		report: Report{PublishedThrough: info.AckFloor.Stream, ClosedThrough: m.ClosedThrough, Missing: []Missing{}, Gaps: []Gap{}, Damaged: []Damaged{}},
+		report: Report{
+			PublishedThrough: info.AckFloor.Stream, ClosedThrough: m.ClosedThrough,
+			Unpublished: []Place{}, Refused: []Refused{}, Missing: []Missing{}, Gaps: []Gap{}, Damaged: []Damaged{},
+		},
 	}
 	everything := j.prefix + "*"
 	switch last, err := j.get(ctx, map[string]any{"last_by_subj": everything}); {
@@ -177,7 +198,7 @@ func (a *account) book(ctx context.Context, s stored) error {
 	r := &a.report
 	r.Decisions++
 	e, err := s.entry()
-	if err != nil {
+	if err != nil { //nolint:nilerr // it is a finding
 		list(&r.Damaged, &r.DamagedCount, Damaged{Token: string(s.token), StreamSeq: s.seq, Error: err.Error()})
 		a.runs[s.token] = unknownSeq
 		return nil
@@ -187,7 +208,7 @@ func (a *account) book(ctx context.Context, s stored) error {
 	}
 	a.runs[s.token] = e.Seq
 	if s.seq > r.PublishedThrough {
-		r.Unpublished++
+		list(&r.Unpublished, &r.UnpublishedCount, Place{Run: e.Run, Seq: e.Seq})
 		return nil
 	}
 	if s.seq <= r.ClosedThrough {
@@ -279,8 +300,10 @@ func (a *account) refused(ctx context.Context, p claimed, other bool) error {
 	if err != nil {
 		return fmt.Errorf("journal: audit: %w", err)
 	}
-	if e.Record != nil {
-		a.report.Refused++
+	if rec := e.Record; rec != nil {
+		list(&a.report.Refused, &a.report.RefusedCount, Refused{
+			Run: p.e.Run, Seq: p.e.Seq, ID: rec.ID, Key: string(key), State: rec.State, Reason: rec.Reason,
+		})
 		return nil
 	}
 	list(&a.report.Missing, &a.report.MissingCount, Missing{Run: p.e.Run, Seq: p.e.Seq, ID: p.e.Commands[p.n].ID, Other: other})

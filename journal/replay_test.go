@@ -32,7 +32,7 @@ func TestReplay_IsPure(t *testing.T) {
 	if after := r.written(t); after != before {
 		t.Errorf("replaying changed the pool: %s, it was %s", after, before)
 	}
-	if s, err := r.Status(r.ctx); err != nil || s.Unpublished != 10 || s.Outstanding != 0 {
+	if s, err := r.Status(r.ctx); err != nil || s.Unpublished == 0 || s.Outstanding != 0 || s.PublishedThrough != 0 {
 		t.Errorf("replaying touched the relay's consumer: %+v, %v", s, err)
 	}
 }

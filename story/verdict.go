@@ -34,7 +34,7 @@ func (t *telling) verdict() string {
 	case r == nil:
 		return "Nothing will happen: it is neither in the stream nor on record. Submitted again, it runs as if it were new."
 	}
-	text := t.standing(r) + options(r.State)
+	text := t.standing(r) + options(r)
 	if !r.State.Terminal() && len(t.Copies) == 0 {
 		text += " But it is not in the stream any more, so no worker will get it: ask the audit."
 	}
@@ -55,7 +55,7 @@ func (t *telling) pending() string {
 	default:
 		text += "whether a worker has got it is not known."
 	}
-	return text + options(kvstate.None)
+	return text + options(nil)
 }
 
 // standing says what a record that decodes means for now.

@@ -97,9 +97,9 @@ func held(token uint64, attempt int) string {
 	return "its lease"
 }
 
-// options lists what a person may do to a command in state s.
-func options(s kvstate.State) string {
-	switch may := desk.Next(s, false); len(may) {
+// options lists what a person may do to a command with this record, nil for none.
+func options(r *kvstate.Record) string {
+	switch may := desk.Next(r, false); len(may) {
 	case 0:
 		return ""
 	case 1:
