@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -23,11 +24,19 @@ func (c *Commands) Limit() int { return c.h.s.cfg.MaxPayload - stream.Reserve }
 
 // Publish sends a command.
 func (c *Commands) Publish(env command.Envelope, done func(stream.Accepted, error)) error {
-	h := nats.Header{
-		command.HeaderMsgID:  {string(env.Token)},
+	return c.send(env, nats.Header{command.HeaderMsgID: {string(env.Token)}}, done)
+}
+
+// Republish sends a command without a message id.
+func (c *Commands) Republish(env command.Envelope, done func(stream.Accepted, error)) error {
+	return c.send(env, nats.Header{}, done)
+}
+
+func (c *Commands) send(env command.Envelope, h nats.Header, done func(stream.Accepted, error)) error {
+	maps.Copy(h, nats.Header{
 		command.HeaderID:     {env.ID},
 		command.HeaderDigest: {string(env.Digest)},
-	}
+	})
 	if env.ContentType != "" {
 		h[command.HeaderContentType] = []string{env.ContentType}
 	}
