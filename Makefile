@@ -9,6 +9,8 @@ PACKAGES ?= ./...
 # Of one fuzz target, and of the chaos run.
 FUZZTIME  ?= 30s
 CHAOSTIME ?= 5m
+# Of the bucket that is listed by make scale.
+SCALE     ?= 1000000
 # Of one test binary; e2e waits for leases to run out.
 TIMEOUT   ?= 15m
 
@@ -18,7 +20,7 @@ COMMANDS := worker producer tallyman
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PACKAGES=$(PACKAGES) FUZZTIME=$(FUZZTIME) CHAOSTIME=$(CHAOSTIME) TIMEOUT=$(TIMEOUT)"
+	@echo "  variables: PACKAGES=$(PACKAGES) FUZZTIME=$(FUZZTIME) CHAOSTIME=$(CHAOSTIME) SCALE=$(SCALE) TIMEOUT=$(TIMEOUT)"
 
 .PHONY: build
 build: ## compile static worker, producer and tallyman into ./bin
@@ -32,6 +34,10 @@ test: ## run the tests
 race: ## run the tests under the race detector, as CI does
 	go test -race -timeout $(TIMEOUT) $(PACKAGES)
 
+.PHONY: postgres
+postgres: ## run the tests of the outbox beside a private PostgreSQL
+	.ci/postgres go test -race -count=1 -timeout $(TIMEOUT) ./outbox/... ./cmd/producer/... ./examples/...
+
 .PHONY: e2e
 e2e: nats-cli ## run real binaries through real faults, invariants checked after each
 	PATH="$(CURDIR)/bin:$$PATH" go test -tags failpoints -count=1 -timeout $(TIMEOUT) ./tests/e2e/...
@@ -39,6 +45,10 @@ e2e: nats-cli ## run real binaries through real faults, invariants checked after
 .PHONY: chaos
 chaos: nats-cli ## run random faults for CHAOSTIME; prints its seed, TALLYMAN_SEED repeats it
 	PATH="$(CURDIR)/bin:$$PATH" TALLYMAN_CHAOS=$(CHAOSTIME) go test -tags failpoints -count=1 -timeout 0 -v -run Chaos ./tests/e2e/...
+
+.PHONY: scale
+scale: ## list a bucket of SCALE records in bounded memory
+	TALLYMAN_SCALE=$(SCALE) go test -count=1 -timeout $(TIMEOUT) -v -run ManyKeys ./kvstate/
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME

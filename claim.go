@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/tallyman-go/tallyman/command"
 )
@@ -16,18 +15,29 @@ type Claim struct {
 	cmd     command.Command
 	attempt int
 	saver   saver
+	pace    pace
+	limit   int // of state and intent together, in bytes; 0 for none
 
-	mu         sync.Mutex
-	token      uint64
-	offset     uint64
-	checkpoint []byte
-	followUps  []command.Command
+	mu        turn // while something is being saved, for as long as that takes
+	token     uint64
+	durable   point  // what is stored
+	ahead     *point // progress that the pace has held back, nil if none
+	followUps []command.Command
 }
 
-// saver makes progress durable and returns the fencing token that now holds.
+// point is what a claim makes durable: how far the work has got and, with an
+// intent, what is about to happen to the outside world.
+type point struct {
+	offset uint64
+	state  []byte
+	intent []byte // nil if none is open
+	note   string // for the trail
+}
+
+// saver makes a point durable and returns the fencing token that now holds.
 // It is called with the claim's mutex held, so calls never overlap.
 type saver interface {
-	save(ctx context.Context, c *Claim, offset uint64, state []byte) (token uint64, err error)
+	save(ctx context.Context, c *Claim, p point) (token uint64, err error)
 }
 
 // ID returns the command's id.
@@ -63,7 +73,7 @@ func (c *Claim) Token() uint64 {
 func (c *Claim) Offset() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.offset
+	return c.durable.offset
 }
 
 // Checkpoint returns the state saved with Offset, nil if there is none. Do not
@@ -71,28 +81,7 @@ func (c *Claim) Offset() uint64 {
 func (c *Claim) Checkpoint() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.checkpoint
-}
-
-// Progress saves how far the work has got. When it returns nil, offset and
-// state are durable, and whoever takes the command over resumes there. It
-// costs one round trip to the server.
-//
-// Offset must not be smaller than the last one. An error that wraps
-// ErrLeaseLost means that someone else owns the command now: stop. ErrTooLarge
-// means that state does not fit into one server message; nothing was saved.
-func (c *Claim) Progress(ctx context.Context, offset uint64, state []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if offset < c.offset {
-		return fmt.Errorf("tallyman: progress of %q: offset %d lies before the saved %d", c.cmd.ID, offset, c.offset)
-	}
-	token, err := c.saver.save(ctx, c, offset, state)
-	if err != nil {
-		return err
-	}
-	c.token, c.offset, c.checkpoint = token, offset, slices.Clone(state)
-	return nil
+	return c.durable.state
 }
 
 // FollowUp asks for commands that are born with this command's receipt: they
@@ -131,24 +120,31 @@ type DetachedConfig struct {
 	Checkpoint []byte
 	// OnProgress, if set, is called by Claim.Progress, whose error it decides.
 	OnProgress func(offset uint64, state []byte) error
+	// OnPrepare, if set, is called by Claim.Prepare, whose error it decides.
+	OnPrepare func(intent []byte) error
 }
 
-// Detached returns a claim for testing a handler without a pool. Progress is
-// kept in the claim alone.
+// Detached returns a claim for testing a handler without a pool. What it saves
+// is kept in the claim alone.
 func Detached(cfg DetachedConfig) *Claim {
 	return &Claim{
 		cmd: cfg.Command, attempt: max(cfg.Attempt, 1), saver: detached{cfg},
-		token: cfg.Token, offset: cfg.Offset, checkpoint: cfg.Checkpoint,
+		token: cfg.Token, durable: point{offset: cfg.Offset, state: cfg.Checkpoint},
 	}
 }
 
 type detached struct{ cfg DetachedConfig }
 
-func (d detached) save(_ context.Context, c *Claim, offset uint64, state []byte) (uint64, error) {
-	if d.cfg.OnProgress != nil {
-		if err := d.cfg.OnProgress(offset, state); err != nil {
-			return 0, err
-		}
+func (d detached) save(_ context.Context, c *Claim, p point) (uint64, error) {
+	var err error
+	switch {
+	case p.intent != nil && d.cfg.OnPrepare != nil:
+		err = d.cfg.OnPrepare(p.intent)
+	case p.intent == nil && d.cfg.OnProgress != nil:
+		err = d.cfg.OnProgress(p.offset, p.state)
+	}
+	if err != nil {
+		return 0, err
 	}
 	return c.token, nil
 }

@@ -6,7 +6,8 @@
 //
 // A [Producer] submits commands to a [Pool]; a [Worker] claims them, runs the
 // [Handler] that its [Mux] finds for their [Kind], and writes their receipts.
-// [Pool.Wait] returns a receipt. [Create] makes a pool, once.
+// [Pool.Wait] returns a receipt, and [Pool.Watch] yields changes as they happen.
+// [Create] makes a pool, once.
 //
 // # Guarantees
 //

@@ -3,6 +3,7 @@ package tallyman
 import (
 	"time"
 
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -18,9 +19,11 @@ const (
 	EventTakeover                    // an attempt that had ended elsewhere goes on here
 	EventHandedBack                  // given back at shutdown
 	EventRefused                     // a write lost its compare-and-swap: someone else owns the command
-	EventLeaseLost                   // the lease ended while a handler was at work
+	EventLeaseLost                   // the lease ended while a handler was at work; Err says how
 	EventStuck                       // a handler ignored the end of its context
 	EventDropped                     // a delivery whose lease had run out before it could begin
+	EventCancelled                   // an operator cancelled the command while this worker had it
+	EventFellBack                    // a damaged record; the attempt resumes from the one before it
 )
 
 // Event is one thing that happened to a command at this worker.
@@ -30,6 +33,9 @@ type Event struct {
 	Kind    string
 	Queue   string
 	Attempt int
+	// Key is where a copy that was parked or absorbed is filed, if not under its
+	// id, and where damaged bytes are kept.
+	Key     command.Token
 	Reason  kvstate.Reason
 	Err     error
 	Handler time.Duration // how long the handler ran
@@ -43,6 +49,7 @@ func (t EventType) String() string {
 	names := [...]string{
 		"completed", "absorbed", "retried", "parked", "takeover",
 		"handed_back", "refused", "lease_lost", "stuck", "dropped",
+		"cancelled", "fell_back",
 	}
 	if int(t) < len(names) {
 		return names[t]

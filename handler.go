@@ -38,6 +38,28 @@ type HandlerFunc func(ctx context.Context, claim *Claim) (Result, error)
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, claim *Claim) (Result, error) { return f(ctx, claim) }
 
+// Confirm finds out what became of an effect, from the outside system alone: it
+// must not cause it. Intent is what Claim.Prepare saved. It runs under the
+// claim of the next attempt, within its timeout, and may be called again.
+//
+// An error means that this could not be found out now: it is a failed attempt,
+// and the next one asks again. When the attempts are used up, the command is
+// parked as uncertain.
+type Confirm func(ctx context.Context, claim *Claim, intent []byte) (Finding, Result, error)
+
+// Finding is what Confirm found out.
+type Finding int
+
+// The findings.
+const (
+	// Unknown: nobody can tell. The command is parked as uncertain.
+	Unknown Finding = iota
+	// Done: the effect happened. The command completes with the result.
+	Done
+	// NotDone: it did not happen, and will not. The handler runs.
+	NotDone
+)
+
 // Route says how commands of a kind are handled.
 type Route struct {
 	// Kind is an exact kind, or a glob of path.Match such as "invoice-*".
@@ -50,6 +72,15 @@ type Route struct {
 	Timeout time.Duration
 	// MaxAttempts overrides the pool's setting when greater than 0.
 	MaxAttempts int
+	// Confirm finds out what became of an effect that Claim.Prepare announced,
+	// once the attempt that did so ended without a receipt. Without it such a
+	// command is parked as uncertain.
+	Confirm Confirm
+	// SaveEvery and SaveCount let calls of Claim.Progress gather: one is
+	// written at most every SaveEvery, or every SaveCount calls, whichever
+	// comes first. 0 for both, the default, writes every call.
+	SaveEvery time.Duration
+	SaveCount int
 	// Eager writes the claim before the first attempt too, so that
 	// Claim.Token is never 0. It costs one write per command; ask for it when
 	// the token goes to an outside system as a fencing token.
@@ -77,8 +108,8 @@ func (m *Mux) Route(r Route) error {
 	if r.Handler == nil {
 		return fmt.Errorf("tallyman: route %q has no handler", r.Kind)
 	}
-	if r.Timeout < 0 || r.MaxAttempts < 0 {
-		return fmt.Errorf("tallyman: route %q: timeout and max attempts must not be negative", r.Kind)
+	if r.Timeout < 0 || r.MaxAttempts < 0 || r.SaveEvery < 0 || r.SaveCount < 0 {
+		return fmt.Errorf("tallyman: route %q: timeout, max attempts, save every and save count must not be negative", r.Kind)
 	}
 	if isGlob(r.Kind) {
 		if _, err := path.Match(r.Kind, "x"); err != nil || strings.Contains(r.Kind, "/") {

@@ -45,6 +45,10 @@ func (w *Worker) take(batch []*stream.Delivery) {
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
 		r.lease = w.keeper.Hold(r, d.LeaseFrom, r.leaseLost)
+		if err != nil && !r.lease.Held() {
+			r.drop()
+			continue
+		}
 		if err != nil {
 			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
 			continue
@@ -86,7 +90,7 @@ func (r *run) judgeAnew(why error) {
 		}
 	}
 	r.w.log.Warn("cannot read a record, the command comes again", "id", r.env.ID, "error", why)
-	r.drop()
+	r.dropFor(why)
 }
 
 // begin judges the delivery in the light of its record. It does not block.
@@ -128,10 +132,10 @@ func (r *run) begin(e kvstate.Entry) {
 		r.parkAside(kvstate.ConflictKey(r.d.Seq), kvstate.ReasonConflict,
 			fmt.Errorf("the id stands for a command of kind %q with digest %s, this one is of kind %q with digest %s", r.base.Kind, r.base.Digest, r.env.Kind, r.env.Digest))
 	case dedupe.Unsure:
-		r.attempt = r.base.Attempt
-		r.park(kvstate.ReasonUncertain, errors.New("an effect was announced and its outcome is not known"))
+		r.attempt = r.base.Attempt + 1
+		r.start()
 	case dedupe.Corrupt:
-		go r.parkCorrupt(e)
+		go r.mend(e)
 	}
 }
 
@@ -139,15 +143,21 @@ func (r *run) begin(e kvstate.Entry) {
 func (r *run) start() {
 	r.route = r.w.cfg.Mux.lookup(r.env.Kind)
 	switch limit := r.maxAttempts(); {
-	case !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter):
+	case r.open() && (r.attempt > limit || r.route != nil && r.route.Confirm == nil):
+		r.attempt = r.base.Attempt
+		r.park(kvstate.ReasonUncertain, r.unsure())
+	case !r.open() && !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter):
 		r.park(kvstate.ReasonExpired, fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339)))
+	case r.attempt > limit && r.route == nil:
+		r.attempt = r.base.Attempt
+		r.park(kvstate.ReasonUnknownKind, r.noHandler())
 	case r.attempt > limit:
 		r.attempt = limit
 		r.park(kvstate.ReasonExhausted, r.spent(limit))
 	case r.w.draining.Load():
 		r.handBack()
 	case r.route == nil:
-		r.fail(Verdict{Action: ActRetry}, fmt.Errorf("no handler for kind %q at worker %s, which has %v", r.env.Kind, r.w.owner, r.w.cfg.Mux.Kinds()), 0)
+		r.fail(Verdict{Action: ActRetry}, r.noHandler(), 0)
 	case r.base == nil && r.attempt == 1 && !r.route.Eager:
 		r.enter() // the receipt's compare-and-swap is the fence
 	default:
@@ -157,6 +167,19 @@ func (r *run) start() {
 		r.suspect = limit > 1 && r.attempt == limit && (r.base == nil || r.base.State == kvstate.Claimed)
 		r.enter()
 	}
+}
+
+func (r *run) noHandler() error {
+	return fmt.Errorf("no handler for kind %q at worker %s, which has %v", r.env.Kind, r.w.owner, r.w.cfg.Mux.Kinds())
+}
+
+// unsure explains why a command is parked that announced an effect.
+func (r *run) unsure() error {
+	text := fmt.Sprintf("attempt %d at %s announced an effect, and its outcome is not known", r.base.Attempt, r.base.Owner)
+	if r.base.Error != "" {
+		text += ": " + r.base.Error
+	}
+	return errors.New(text)
 }
 
 // spent explains why a command is parked whose attempts were used up by
@@ -184,7 +207,11 @@ func (r *run) maxAttempts() int {
 // handler, so that nothing counts as an attempt that has not had a slot. It
 // reports whether the command is this worker's; if not, the run has ended.
 func (r *run) takeOver() bool {
-	next, err := r.next(kvstate.Claimed, "")
+	to := kvstate.Claimed
+	if r.open() {
+		to = kvstate.Prepared // until Confirm has spoken
+	}
+	next, err := r.next(to, "")
 	if err != nil {
 		r.refused(err)
 		return false
@@ -217,13 +244,19 @@ func (r *run) wrote(rec *kvstate.Record, revision uint64) {
 		rec.Trail[len(rec.Trail)-1].Token = revision
 	}
 	r.saw(rec, revision)
+	r.token.Store(rec.Token)
 }
 
 // enter puts the run in front of the slots.
 func (r *run) enter() {
-	r.claim = &Claim{cmd: r.env.Command, attempt: r.attempt, saver: r}
+	r.claim = &Claim{
+		cmd: r.env.Command, attempt: r.attempt, saver: r,
+		pace:  pace{every: r.route.SaveEvery, count: r.route.SaveCount},
+		limit: r.w.pool.records.Limit() - stream.Reserve, // the records that follow hold errors and a trail as well
+	}
 	if r.base != nil {
-		r.claim.token, r.claim.offset, r.claim.checkpoint = r.base.Token, r.base.Offset, r.base.Checkpoint
+		r.claim.token = r.base.Token
+		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}
 	}
 	start, ok := r.w.slots.push(r)
 	switch {
@@ -267,7 +300,7 @@ func (r *run) absorb() {
 			r.leave("file an absorbed copy", err)
 			return
 		}
-		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed})
+		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed, Key: kvstate.AbsorbedKey(r.d.Seq)})
 	})
 	if err != nil {
 		r.leave("file an absorbed copy", err)
@@ -309,5 +342,5 @@ func (r *run) meetRival() {
 // leave drops a delivery because of a failure that the log should show.
 func (r *run) leave(what string, err error) {
 	r.w.log.Warn("cannot "+what+", the command comes again", "id", r.env.ID, "sequence", r.d.Seq, "error", translate(err))
-	r.drop()
+	r.dropFor(fmt.Errorf("cannot %s: %w", what, translate(err)))
 }

@@ -40,28 +40,70 @@ func (k Kind[In, Out]) Command(id string, in In) (Command, error) {
 // rejected, which parks the command: it would not decode the next time either.
 func (k Kind[In, Out]) Handler(fn func(ctx context.Context, claim *Claim, in In) (Out, error)) Handler {
 	return HandlerFunc(func(ctx context.Context, claim *Claim) (Result, error) {
-		var in In
-		if err := command.Unmarshal(claim.Payload(), &in); err != nil {
-			return Result{}, &verdictError{
-				err:     fmt.Errorf("payload of kind %s: %w", k.name, err),
-				verdict: Verdict{Action: ActPark, Reason: ReasonMalformed},
-			}
+		in, err := k.payload(claim)
+		if err != nil {
+			return Result{}, err
 		}
 		out, err := fn(ctx, claim, in)
 		if err != nil {
 			return Result{}, err
 		}
-		body, err := command.Marshal(out)
-		if err != nil {
-			return Result{}, fmt.Errorf("result of kind %s: %w", k.name, err)
-		}
-		return Result{Body: body, ContentType: command.ContentTypeMsgpack}, nil
+		return k.result(out)
 	})
+}
+
+func (k Kind[In, Out]) payload(claim *Claim) (in In, err error) {
+	if err := command.Unmarshal(claim.Payload(), &in); err != nil {
+		return in, &verdictError{
+			err:     fmt.Errorf("payload of kind %s: %w", k.name, err),
+			verdict: Verdict{Action: ActPark, Reason: ReasonMalformed},
+		}
+	}
+	return in, nil
+}
+
+func (k Kind[In, Out]) result(out Out) (Result, error) {
+	body, err := command.Marshal(out)
+	if err != nil {
+		return Result{}, fmt.Errorf("result of kind %s: %w", k.name, err)
+	}
+	return Result{Body: body, ContentType: command.ContentTypeMsgpack}, nil
+}
+
+// Confirm wraps a typed Confirm for the kind's Route.
+func (k Kind[In, Out]) Confirm(fn func(ctx context.Context, claim *Claim, in In, intent []byte) (Finding, Out, error)) Confirm {
+	return func(ctx context.Context, claim *Claim, intent []byte) (Finding, Result, error) {
+		in, err := k.payload(claim)
+		if err != nil {
+			return Unknown, Result{}, err
+		}
+		finding, out, err := fn(ctx, claim, in, intent)
+		if err != nil || finding != Done {
+			return finding, Result{}, err
+		}
+		result, err := k.result(out)
+		return finding, result, err
+	}
 }
 
 // Handle adds fn to mux as the handler of this kind.
 func (k Kind[In, Out]) Handle(mux *Mux, fn func(ctx context.Context, claim *Claim, in In) (Out, error)) {
 	mux.Handle(k.name, k.Handler(fn))
+}
+
+// Wait waits for the outcome of a command of this kind, as [Pool.Wait] does,
+// and decodes its result. The receipt comes along; with an error it is the only
+// thing that may be set.
+//
+//	done, receipt, err := Resize.Wait(ctx, pool, "img-7")
+func (k Kind[In, Out]) Wait(ctx context.Context, pool *Pool, id string) (Out, Receipt, error) {
+	receipt, err := pool.Wait(ctx, id)
+	if err != nil {
+		var none Out
+		return none, receipt, err
+	}
+	out, err := k.Result(receipt)
+	return out, receipt, err
 }
 
 // Result decodes the result of a receipt of this kind.

@@ -68,25 +68,8 @@ func (r *run) fileAside(key command.Token, rec *kvstate.Record) error {
 			return
 		}
 		r.w.log.Warn("parked", "id", rec.ID, "kind", rec.Kind, "sequence", r.d.Seq, "reason", rec.Reason, "error", rec.Error)
-		r.ack(command.Proof{Revision: revision}, Event{Type: EventParked, Reason: rec.Reason, Err: errors.New(rec.Error)})
+		r.ack(command.Proof{Revision: revision}, Event{Type: EventParked, Key: key, Reason: rec.Reason, Err: errors.New(rec.Error)})
 	})
-}
-
-// parkCorrupt parks a command whose own record does not decode. The damaged
-// bytes are kept under a key of their own before the record is written over.
-func (r *run) parkCorrupt(e kvstate.Entry) {
-	saved := make(chan error, 1)
-	err := r.w.pool.records.Put(kvstate.CorruptKey(r.env.Token, e.Revision), e.Raw, false, func(_ uint64, err error) { saved <- err })
-	if err == nil {
-		err = <-saved
-	}
-	if err != nil {
-		r.leave("keep the bytes of a damaged record", err)
-		return
-	}
-	r.saw(nil, e.Revision)
-	r.attempt = 0
-	r.park(kvstate.ReasonCorrupt, fmt.Errorf("its record at revision %d is damaged: %w; the bytes are kept under %s", e.Revision, e.Err, kvstate.CorruptKey(r.env.Token, e.Revision)))
 }
 
 // tooLarge deals with a record that the server would not store. A result that

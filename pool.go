@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,32 +22,70 @@ import (
 const DefaultPool = "main"
 
 // Connect connects to the servers of a comma-separated list of URLs with the
-// options that a pool wants: it reconnects for ever, and keeps nothing in a
-// buffer meanwhile, since an ack or write that is sent minutes later may hit
-// what is somebody else's by then. Further options come after these.
+// options of ConnectOptions. Further options come after these.
 func Connect(urls string, options ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(urls, append([]nats.Option{
+	nc, err := nats.Connect(urls, append(ConnectOptions(), options...)...)
+	var bad *url.Error
+	if errors.As(err, &bad) { // its text holds the URL
+		return nil, fmt.Errorf("tallyman: connect to %s: not a valid URL; write special characters of user and password as %%XX", redact(urls))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tallyman: connect to %s: %w", redact(urls), err)
+	}
+	return nc, nil
+}
+
+// redact spells URLs of servers without user, password and token.
+func redact(urls string) string {
+	each := strings.Split(urls, ",")
+	for i, u := range each {
+		at := strings.LastIndexByte(u, '@')
+		if at < 0 {
+			continue
+		}
+		begin := 0
+		if scheme := strings.Index(u[:at], "://"); scheme >= 0 {
+			begin = scheme + len("://")
+		}
+		each[i] = u[:begin] + "xxxxx" + u[at:]
+	}
+	return strings.Join(each, ",")
+}
+
+// ConnectOptions returns the options that a pool wants of a connection:
+//
+//   - It reconnects for ever.
+//   - It keeps nothing in a buffer meanwhile, since an ack or write that is sent
+//     minutes later may hit what is somebody else's by then.
+//   - It gives up a server that has been silent for 15 s, half of the default
+//     lease. By default that would take 6 minutes for a connection that
+//     died without a word.
+func ConnectOptions() []nats.Option {
+	return []nats.Option{
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 500*time.Millisecond),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
 		nats.PermissionErrOnSubscribe(true),
-	}, options...)...)
-	if err != nil {
-		return nil, fmt.Errorf("tallyman: connect to %s: %w", urls, err)
 	}
-	return nc, nil
 }
 
 // Pool is one named set of JetStream assets: a command stream, a bucket of
 // records and a consumer for each queue. It is safe for concurrent use.
 type Pool struct {
 	name     string
-	nc       *nats.Conn
-	pipe     *pipeline.Pipe
-	commands *stream.Stream
-	records  *kvstate.Store
+	link     link
+	commands commands
+	records  records
 	settings Settings
+
+	// What tools see, and what needs the connection itself; nil on a double.
+	nc     *nats.Conn
+	pipe   *pipeline.Pipe
+	stream *stream.Stream
+	bucket *kvstate.Store
 
 	submitOnce sync.Once
 	producer   *Producer // for follow-ups and Submit
@@ -192,10 +232,10 @@ func (s Settings) over(below Settings) Settings {
 // ErrSettings if its settings cannot be read by this version, ErrDenied.
 // Close it when done; nc stays open and remains the caller's.
 //
-// While the servers elect a leader, Open asks again, until ctx ends or, where it
+// While the servers elect a leader, or none can be reached, Open asks again, until ctx ends or, where it
 // has no deadline, for 30 s.
 //
-// Make nc with Connect, or give it the same options.
+// Make nc with Connect, or give it ConnectOptions.
 func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err := command.ValidateName("pool", name); err != nil {
 		return nil, fmt.Errorf("tallyman: open pool: %w", err)
@@ -208,7 +248,7 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
-	p := &Pool{name: name, nc: nc, pipe: pipe}
+	p := &Pool{name: name, nc: nc, pipe: pipe, link: connection{nc, pipe}}
 	if err := p.persist(ctx, func(ctx context.Context) error { return p.open(ctx, js) }); err != nil {
 		pipe.Close()
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
@@ -218,13 +258,14 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 
 func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	remedy := fmt.Sprintf("create it with: tallyman init --pool %s", p.name)
-	if p.records, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
+	if p.bucket, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
 		return withRemedy(translate(err), ErrNoPool, remedy)
 	}
-	if p.commands, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
+	if p.stream, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
 		return withRemedy(translate(err), ErrNoPool, remedy)
 	}
-	e, err := p.records.Read(ctx, kvstate.KeySettings)
+	p.records, p.commands = p.bucket, pulling{p.stream}
+	e, err := p.bucket.Read(ctx, kvstate.KeySettings)
 	if err != nil {
 		return translate(err)
 	}
@@ -234,7 +275,7 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	if p.settings, err = decodeSettings(e.Raw, kvstate.Version); err != nil {
 		return err
 	}
-	p.records.Keep(p.settings.Retention)
+	p.bucket.Keep(p.settings.Retention)
 	return nil
 }
 
@@ -247,7 +288,8 @@ const (
 )
 
 // persist calls f until it succeeds, fails for good, or ctx ends: while a
-// cluster elects a leader, questions get no answer or a refusal. It ends early
+// cluster elects a leader, questions get no answer or a refusal, and while the
+// connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
 	if _, limited := ctx.Deadline(); !limited {
@@ -255,7 +297,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 		ctx, cancel = context.WithTimeout(ctx, openTime)
 		defer cancel()
 	}
-	ctx, stop := p.pipe.UntilDenied(ctx)
+	ctx, stop := p.link.UntilDenied(ctx)
 	defer stop()
 	for {
 		ask, cancel := context.WithTimeout(ctx, askTime)
@@ -267,7 +309,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 			return nil
 		case errors.Is(denied, ErrDenied):
 			return denied
-		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, ErrUnavailable, pipeline.ErrIndeterminate):
+		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, nats.ErrReconnectBufExceeded, ErrUnavailable, pipeline.ErrIndeterminate):
 			return err
 		}
 		if sleep(ctx, 250*time.Millisecond) != nil {
@@ -292,7 +334,7 @@ func (p *Pool) Close() error {
 	if p.producer != nil {
 		p.producer.close()
 	}
-	return p.pipe.Close()
+	return p.link.Close()
 }
 
 // Name returns the pool's name.
@@ -302,10 +344,10 @@ func (p *Pool) Name() string { return p.name }
 func (p *Pool) Settings() Settings { return p.settings }
 
 // Commands returns the pool's command stream, for tools that look behind the scenes.
-func (p *Pool) Commands() *stream.Stream { return p.commands }
+func (p *Pool) Commands() *stream.Stream { return p.stream }
 
 // Records returns the pool's bucket, for tools that look behind the scenes.
-func (p *Pool) Records() *kvstate.Store { return p.records }
+func (p *Pool) Records() *kvstate.Store { return p.bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,
 // which is so for commands that no worker has written about yet.

@@ -2,14 +2,18 @@ package tallyman_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -91,6 +95,53 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 	}
 }
 
+func TestConnect_NamesNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ urls, want string }{
+		{"nats://joe:s3cret@127.0.0.1:1,tls://s3cret@127.0.0.1:2", "connect to nats://xxxxx@127.0.0.1:1,tls://xxxxx@127.0.0.1:2: "},
+		{"joe:s3cret@127.0.0.1:1", "connect to xxxxx@127.0.0.1:1: "},
+		{"nats://joe:s3cret%zz@127.0.0.1:1", "connect to nats://xxxxx@127.0.0.1:1: not a valid URL"},
+		{"nats://joe:s3cret/x@127.0.0.1:1", "connect to nats://xxxxx@127.0.0.1:1: not a valid URL"},
+		{"nats://127.0.0.1:1", "connect to nats://127.0.0.1:1: "},
+	} {
+		nc, err := tallyman.Connect(c.urls)
+		if err == nil {
+			nc.Close()
+			t.Fatalf("%s: connected, want an error", c.urls)
+		}
+		if got := err.Error(); !strings.Contains(got, c.want) || strings.Contains(got, "s3cret") {
+			t.Errorf("got %q, want %q and no password", got, c.want)
+		}
+	}
+}
+
+func TestOpen_WhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	gone := make(chan struct{})
+	nc := connect(t, r.server.URL(), nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		if err != nil { // not that of the test's own end
+			close(gone)
+		}
+	}))
+	r.server.Kill()
+	<-gone
+	opened := make(chan error, 1)
+	go func() {
+		p, err := tallyman.Open(r.ctx, nc, "main")
+		if err == nil {
+			err = p.Close()
+		}
+		opened <- err
+	}()
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Errorf("got %v, want the pool once the server is back", err)
+	}
+}
+
 func TestCreate(t *testing.T) {
 	t.Run("repeated without bounds, it leaves those of the pool", func(t *testing.T) {
 		s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
@@ -126,6 +177,43 @@ func TestCreate(t *testing.T) {
 			if got.MaxBytes != c.bytes || got.MaxMsgs != c.commands || got.Replicas != 1 {
 				t.Errorf("after %+v: got %d bytes, %d commands, %d replicas; want %d, %d, 1", c.topology, got.MaxBytes, got.MaxMsgs, got.Replicas, c.bytes, c.commands)
 			}
+		}
+	})
+	t.Run("what something else made is left as it is", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		bucket, err := r.js.CreateKeyValue(r.ctx, jetstream.KeyValueConfig{Bucket: "theirs", TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = tallyman.Create(r.ctx, r.nc, "theirs", tallyman.Settings{}, tallyman.Topology{})
+		if !errors.Is(err, kvstate.ErrForeign) {
+			t.Errorf("a bucket: got %v, want %v", err, kvstate.ErrForeign)
+		}
+		if status, err := bucket.Status(r.ctx); err != nil || status.TTL() != time.Hour {
+			t.Errorf("got %+v, %v; want the bucket as it was", status, err)
+		}
+		if _, err := r.js.CreateStream(r.ctx, jetstream.StreamConfig{Name: stream.Name("other"), Subjects: []string{"x"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+			t.Fatal(err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "other", tallyman.Settings{}, tallyman.Topology{}); !errors.Is(err, stream.ErrForeign) {
+			t.Errorf("a stream: got %v, want %v", err, stream.ErrForeign)
+		}
+	})
+	t.Run("a pool whose bucket was edited is still a pool", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		str, err := r.js.Stream(r.ctx, "KV_main")
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited := str.CachedInfo().Config
+		edited.Description = "ours"
+		if _, err := r.js.UpdateStream(r.ctx, edited); err != nil {
+			t.Fatal(err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+			t.Error(err)
 		}
 	})
 }

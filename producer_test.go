@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -180,6 +181,50 @@ func TestProducer_Full(t *testing.T) {
 	}
 }
 
+// The server remembers the message id of what was purged for two minutes, and
+// would swallow the command.
+func TestProducer_WhatWasPurgedIsAcceptedAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	first := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")})
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := str.Purge(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	again := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")})
+	if again.Absorbed || again.Sequence <= first.Sequence {
+		t.Errorf("got %+v after %+v was purged, want it accepted anew", again, first)
+	}
+	if third := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")}); !third.Absorbed || third.Sequence != again.Sequence {
+		t.Errorf("got %+v, want it absorbed as a copy of %+v", third, again)
+	}
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	if got, err := r.Wait(r.ctx, "a"); err != nil || string(got.Result) != "x" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestProducer_SealedStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := str.CachedInfo().Config
+	sealed.Sealed = true
+	if _, err := r.js.UpdateStream(r.ctx, sealed); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Submit(r.ctx, tallyman.Command{ID: "a", Kind: "echo"})
+	if err == nil || errors.Is(err, tallyman.ErrUnconfirmed) || !strings.Contains(err.Error(), "sealed") {
+		t.Errorf("into a sealed stream: %v, want an error that says so and is final", err)
+	}
+}
+
 func TestProducer_Refuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{})
@@ -215,5 +260,57 @@ func TestProducer_Refuses(t *testing.T) {
 	}
 	if st, err := r.Commands().State(r.ctx); err != nil || st.LastSeq != 0 {
 		t.Errorf("the stream holds %+v, %v; want nothing", st, err)
+	}
+}
+
+// A server that was purged and restarted has forgotten every Nats-Msg-Id:
+// nats-server#3272.
+func TestProducer_FinishedIDAfterPurgeAndRestart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	var ran atomic.Int64
+	var seen journal
+	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("once", func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		ran.Add(1)
+		return tallyman.Result{Body: c.Payload()}, nil
+	})})
+	c := tallyman.Command{ID: "a", Kind: "once", Payload: []byte("x")}
+	first := r.submit(t, c)
+	before, err := r.Wait(r.ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.emptied(t)
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := str.Purge(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, r.ctx, "the connection", r.nc.IsConnected)
+
+	if got, err := r.Submit(r.ctx, c); err != nil || !got.Absorbed || got.State != tallyman.Completed {
+		t.Errorf("submitted again: got %+v, %v; want absorbed in state completed", got, err)
+	}
+	// As nats pub does it: no digest, no id but that of the message.
+	copied := r.publish(t, "main.commands.default.once.a", "x", "Nats-Msg-Id", "a")
+	if copied <= first.Sequence {
+		t.Fatalf("got sequence %d: the server still knows the message id, and nothing is shown", copied)
+	}
+	eventually(t, r.ctx, "the copy to be absorbed", func() bool { return seen.count(tallyman.EventAbsorbed, "a") == 1 })
+	r.emptied(t)
+	if after, err := r.Wait(r.ctx, "a"); err != nil || !after.At.Equal(before.At) {
+		t.Errorf("got the receipt %+v, %v; want it as before, %+v", after, err, before)
+	}
+	if got := ran.Load(); got != 1 {
+		t.Errorf("the handler ran %d times, want once", got)
+	}
+	report, err := audit.Run(r.ctx, r.Commands(), r.Records(), audit.Options{})
+	if err != nil || !report.Balanced || report.Absorbed != 1 {
+		t.Errorf("got %+v, %v; want balanced books with one absorbed sequence", report, err)
 	}
 }

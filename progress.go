@@ -9,17 +9,12 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
-	"github.com/tallyman-go/tallyman/stream"
 )
 
-// save makes a handler's progress durable. It runs under claim.mu.
-func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (token uint64, err error) {
-	what := fmt.Sprintf("tallyman: save progress of %q at offset %d", r.env.ID, offset)
-	if limit := r.w.pool.records.Limit() - stream.Reserve; len(state) > limit {
-		// The records that follow hold it too, with errors and a trail.
-		return 0, fmt.Errorf("%s: %w: the state has %d bytes, the limit is %d", what, ErrTooLarge, len(state), limit)
-	}
-	next, err := r.progressed(offset, state)
+// save makes a handler's progress or intent durable. It runs under claim.mu.
+func (r *run) save(ctx context.Context, _ *Claim, p point) (token uint64, err error) {
+	what := fmt.Sprintf("tallyman: %s of %q", p.what(), r.env.ID)
+	next, err := r.at(p)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
 	}
@@ -27,14 +22,14 @@ func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (
 		if r.settled.Load() || !r.lease.Held() {
 			return 0, fmt.Errorf("%s: %w", what, ErrLeaseLost)
 		}
-		failpoint("before-progress", r.env.ID)
+		failAt("before-progress", r.env.ID)
 		// The end of the handler's context stops further tries, but does not cut
 		// this one off: what is stored must be known.
 		sure, done := context.WithTimeout(r.w.life, settleTime)
 		revision, err := r.w.pool.records.WriteWait(sure, r.env.Token, next)
 		if err == nil {
 			done()
-			failpoint("after-progress", r.env.ID)
+			failAt("after-progress", r.env.ID)
 			r.wrote(next, revision)
 			return r.base.Token, nil
 		}
@@ -47,10 +42,10 @@ func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (
 		done()
 		switch {
 		case readErr == nil && r.doubt != nil && sameWrite(e.Record, r.doubt):
-			// An earlier Progress that was never confirmed has been stored after all.
+			// An earlier write that was never confirmed has been stored after all.
 			r.wrote(r.doubt, e.Revision)
 			r.doubt = nil
-			if next, err = r.progressed(offset, state); err != nil {
+			if next, err = r.at(p); err != nil {
 				return 0, fmt.Errorf("%s: %w", what, err)
 			}
 			continue
@@ -62,8 +57,9 @@ func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (
 			next.Revision = e.Revision
 		case readErr == nil && e.Revision != next.Revision:
 			r.observe(Event{Type: EventRefused, Err: err})
-			r.lease.Lose(ErrLeaseLost)
-			return 0, fmt.Errorf("%s: %w: %w", what, ErrLeaseLost, err)
+			cause := r.supersededBy(e.Record)
+			r.lease.Lose(cause)
+			return 0, fmt.Errorf("%s: %w: %w", what, cause, err)
 		}
 		if sleepErr := sleep(ctx, pause); sleepErr != nil {
 			r.doubt = next
@@ -72,21 +68,38 @@ func (r *run) save(ctx context.Context, _ *Claim, offset uint64, state []byte) (
 	}
 }
 
-// progressed is the record with a new offset. The first one of an attempt that
-// has no record yet is its claim as well.
-func (r *run) progressed(offset uint64, state []byte) (*kvstate.Record, error) {
-	if r.base == nil || r.base.State != kvstate.Claimed {
-		next, err := r.next(kvstate.Claimed, "")
-		if err != nil {
+// at is the record at a point. The first one of an attempt that has no record
+// yet is its claim as well.
+func (r *run) at(p point) (*kvstate.Record, error) {
+	to := kvstate.Claimed
+	if p.intent != nil {
+		to = kvstate.Prepared
+	}
+	var next *kvstate.Record
+	if to == kvstate.Claimed && r.base != nil && r.base.State == to {
+		same := *r.base // only progress: no step in the trail
+		next = &same
+		next.Revision = r.revision
+	} else {
+		var err error
+		if next, err = r.next(to, p.note); err != nil {
 			return nil, err
 		}
-		next.Offset, next.Checkpoint = offset, state
-		return next, nil
 	}
-	next := *r.base
-	next.Revision = r.revision
-	next.Offset, next.Checkpoint = offset, state
-	return &next, nil
+	next.Offset, next.Checkpoint, next.Intent = p.offset, p.state, p.intent
+	return next, nil
+}
+
+// open reports whether an effect was announced whose outcome is not known.
+func (r *run) open() bool { return r.base != nil && r.base.Open() }
+
+// supersededBy is the cause for which this run must stop, given the record
+// that stands where it wanted to write.
+func (r *run) supersededBy(rec *kvstate.Record) error {
+	if rec != nil && rec.State == kvstate.Cancelled {
+		return ErrCancelled
+	}
+	return ErrLeaseLost
 }
 
 // beat sends heartbeats. It first reads the records: where one shows another

@@ -24,9 +24,10 @@ type Receipt struct {
 	State       State // Completed, Parked, Cancelled or Discarded
 	Result      []byte
 	ContentType string
+	ResolvedBy  string // the person who stated the result; empty if a worker did
 	Attempt     int
 	Token       uint64
-	Owner       string         // the worker that wrote it
+	Owner       string         // the worker or person that wrote it
 	At          time.Time      // when it was written, by its writer's clock
 	Reason      kvstate.Reason // if parked
 	Error       string         // of the last failed attempt, if any
@@ -34,7 +35,7 @@ type Receipt struct {
 
 func receiptOf(r *kvstate.Record) Receipt {
 	out := Receipt{
-		ID: r.ID, Kind: r.Kind, State: r.State, Result: r.Result, ContentType: r.ContentType,
+		ID: r.ID, Kind: r.Kind, State: r.State, Result: r.Result, ContentType: r.ContentType, ResolvedBy: r.ResolvedBy,
 		Attempt: r.Attempt, Token: r.Token, Owner: r.Owner, Reason: r.Reason, Error: r.Error,
 	}
 	if n := len(r.Trail); n > 0 {

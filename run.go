@@ -34,7 +34,8 @@ type run struct {
 	unclaimed bool            // the claim is to be written before the handler starts
 	suspect   bool            // may be what kills its workers: to run alone
 	since     time.Time       // when it was put in front of the slots, if suspect
-	doubt     *kvstate.Record // progress that may or may not be stored; under claim.mu like base
+	doubt     *kvstate.Record // a point that may or may not be stored; under claim.mu like base
+	ahead     *point          // progress that was held back, to go into the record that ends the attempt
 	gate      chan bool       // set while a claim is being written; finish tells it
 
 	// What this run last read or wrote of the record. Owned by whoever moves
@@ -43,6 +44,8 @@ type run struct {
 	revision uint64 // to expect in the next write
 
 	begun    atomic.Bool   // the handler has been called
+	failed   atomic.Bool   // the handler returned an error, or was given up
+	token    atomic.Uint64 // under which this worker has claimed it; 0 if it has not
 	seen     atomic.Uint64 // copy of revision that heartbeats may read
 	settled  atomic.Bool   // the outcome is being written, by the handler's return or without it
 	returned time.Time     // when the handler did; owned by whoever set settled
@@ -83,17 +86,18 @@ func (r *run) exec() (keep bool) {
 		defer timer.Stop()
 	}
 
-	failpoint("before-handler", r.env.ID)
+	failAt("before-handler", r.env.ID)
 	r.begun.Store(true)
 	began := time.Now()
-	result, err := r.call(ctx)
+	result, err := r.call(ctx, r.perform)
 	returned := time.Now()
-	failpoint("after-handler", r.env.ID)
+	failAt("after-handler", r.env.ID)
 	if !r.settled.CompareAndSwap(false, true) {
 		r.w.slots.returned()
 		return false
 	}
 	r.returned = returned
+	r.failed.Store(err != nil)
 	took := returned.Sub(began)
 	r.w.slots.ran(took)
 	var cause error
@@ -107,8 +111,8 @@ func (r *run) exec() (keep bool) {
 // errGoexit is the failure of a handler that ended its goroutine.
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit, as t.FailNow does); it has to return an error instead")
 
-// call is the handler with its panic caught.
-func (r *run) call(ctx context.Context) (result Result, err error) {
+// call is f, the handler's code, with its panic caught.
+func (r *run) call(ctx context.Context, f func(context.Context) (Result, error)) (result Result, err error) {
 	returned := false
 	defer func() {
 		p := recover()
@@ -129,9 +133,42 @@ func (r *run) call(ctx context.Context) (result Result, err error) {
 			r.w.log.Error("handler panicked", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	result, err = r.route.Handler.Handle(ctx, r.claim)
+	result, err = f(ctx)
 	returned = true
 	return result, err
+}
+
+// perform is one attempt. Where an earlier one announced an effect, it is first
+// found out what became of that.
+func (r *run) perform(ctx context.Context) (Result, error) {
+	if r.open() {
+		result, again, err := r.confirm(ctx)
+		if err != nil || !again {
+			return result, err
+		}
+	}
+	return r.route.Handler.Handle(ctx, r.claim)
+}
+
+// confirm asks the route's Confirm for the outcome of an effect. Again reports
+// that it did not happen, and that this is recorded.
+func (r *run) confirm(ctx context.Context) (result Result, again bool, err error) {
+	finding, result, err := r.route.Confirm(ctx, r.claim, r.base.Intent)
+	switch {
+	case err != nil:
+		return Result{}, false, fmt.Errorf("confirm: %w", err)
+	case finding == Done:
+		return result, false, nil
+	case finding == NotDone:
+		if err := r.claim.Withdraw(ctx); err != nil {
+			return Result{}, false, err
+		}
+		r.claim.mu.Lock()
+		r.claim.followUps = nil // those of Confirm
+		r.claim.mu.Unlock()
+		return Result{}, true, nil
+	}
+	return Result{}, false, Uncertain(errors.New("an effect was announced, and Confirm could not tell whether it happened"))
 }
 
 // end ends the handler's context for cause. If the handler then does not
@@ -161,6 +198,7 @@ func (r *run) giveUp(cause error) {
 	r.w.slots.giveUp()
 	go r.w.serve()
 	r.returned = time.Now()
+	r.failed.Store(true)
 	r.settle(Result{}, err, cause, 0)
 }
 
@@ -174,7 +212,7 @@ func (r *run) leaseLost(cause error) {
 			// Not the claim's token: a Progress that was refused comes here with
 			// the claim's mutex in its hands.
 			r.w.log.Warn("lease lost", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "revision", r.seen.Load())
-			r.observe(Event{Type: EventLeaseLost})
+			r.observe(Event{Type: EventLeaseLost, Err: cause})
 		}
 		r.end(cause)
 	}
@@ -192,7 +230,12 @@ func (r *run) finish() {
 
 // drop leaves the delivery to its lease: it comes again, here or elsewhere.
 func (r *run) drop() {
-	r.observe(Event{Type: EventDropped})
+	r.dropFor(nil)
+}
+
+// dropFor is drop because of a failure; nil if the lease had run out.
+func (r *run) dropFor(err error) {
+	r.observe(Event{Type: EventDropped, Err: err})
 	r.finish()
 }
 
@@ -204,8 +247,17 @@ func (r *run) refused(err error) {
 	r.finish()
 }
 
+// cancelled ends a run whose command an operator has cancelled. The record says
+// so already, and whoever cancelled it, or gets it next, takes it out of the stream.
+func (r *run) cancelled() {
+	r.w.log.Info("cancelled by an operator", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "began", r.begun.Load())
+	r.observe(Event{Type: EventCancelled})
+	r.finish()
+}
+
 func (r *run) observe(e Event) {
 	e.ID, e.Kind, e.Queue, e.Attempt = r.env.ID, r.env.Kind, r.env.Queue, r.attempt
+	r.note(e)
 	r.w.cfg.Observe(e)
 }
 
@@ -228,6 +280,9 @@ func (r *run) next(to kvstate.State, note string) (*kvstate.Record, error) {
 	next.Revision = r.revision
 	next.Attempt = r.attempt
 	next.AddSeq(r.d.Seq)
+	if r.ahead != nil {
+		next.Offset, next.Checkpoint = r.ahead.offset, r.ahead.state
+	}
 	return next, nil
 }
 

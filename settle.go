@@ -22,6 +22,7 @@ func (r *run) settle(result Result, err, cause error, took time.Duration) {
 	// finds the run settled.
 	r.claim.mu.Lock()
 	followUps := r.claim.followUps
+	r.ahead = r.claim.ahead
 	r.claim.mu.Unlock()
 
 	if err != nil && errors.Is(cause, ErrTimeout) && !errors.Is(err, ErrTimeout) {
@@ -41,7 +42,7 @@ func (r *run) settle(result Result, err, cause error, took time.Duration) {
 	case ActHandBack:
 		r.handBack()
 	case ActCancel:
-		r.refused(ErrCancelled) // the record says so already; whoever gets the delivery next acks it
+		r.cancelled()
 	case ActAbandon:
 		r.refused(ErrLeaseLost)
 	}
@@ -54,7 +55,7 @@ func (r *run) complete(result Result, followUps []command.Command, took time.Dur
 		return
 	}
 	next.Result, next.ContentType, next.FollowUps = result.Body, result.ContentType, followUps
-	next.Error, next.NextAt, next.Checkpoint = "", time.Time{}, nil
+	next.Error, next.NextAt, next.Checkpoint, next.Intent = "", time.Time{}, nil, nil
 	r.commit(next, func(revision uint64) {
 		r.wrapUp(next, revision, Event{Type: EventCompleted, FollowUps: len(followUps), Handler: took, Settle: time.Since(r.returned)})
 	})
@@ -69,7 +70,7 @@ func (r *run) wrapUp(rec *kvstate.Record, revision uint64, e Event) {
 		return
 	}
 	go func() {
-		failpoint("before-follow-ups", r.env.ID)
+		failAt("before-follow-ups", r.env.ID)
 		if err := r.bear(rec.FollowUps); err != nil {
 			r.leave("submit the follow-ups", err)
 			return
@@ -85,7 +86,7 @@ func (r *run) bear(followUps []command.Command) error {
 			if err := r.bearSome(followUps[i:i+1], i); err != nil {
 				return fmt.Errorf("%q: %w", c.ID, err)
 			}
-			failpoint("between-follow-ups", r.env.ID)
+			failAt("between-follow-ups", r.env.ID)
 		}
 		return nil
 	}
@@ -132,17 +133,18 @@ func (r *run) stillborn(c command.Command, n int, why error) error {
 	rec.Reason, rec.Error, rec.Command = kvstate.ReasonConflict, clip(why.Error(), maxError), &c
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
 	defer cancel()
-	_, err = r.w.pool.records.WriteWait(ctx, kvstate.FollowUpConflictKey(r.env.Token, n), rec)
+	key := kvstate.FollowUpConflictKey(r.env.Token, n)
+	_, err = r.w.pool.records.WriteWait(ctx, key, rec)
 	if errors.Is(err, kvstate.ErrStale) {
 		return nil // parked by an earlier try
 	}
-	r.observe(Event{Type: EventParked, Reason: kvstate.ReasonConflict, Err: why})
+	r.observe(Event{Type: EventParked, Key: key, Reason: kvstate.ReasonConflict, Err: why})
 	return err
 }
 
 // ack takes the command out of the stream, on proof, and ends the run.
 func (r *run) ack(proof command.Proof, e Event) {
-	failpoint("before-ack", r.env.ID)
+	failAt("before-ack", r.env.ID)
 	if err := r.d.Ack(proof); err != nil {
 		r.w.log.Warn("ack not sent, the command comes again and is absorbed", "id", r.env.ID, "error", err)
 	}
@@ -159,18 +161,22 @@ func (r *run) nak(delay time.Duration) {
 }
 
 // fail records a failed attempt and spaces the next one, or parks the command
-// if that was the last.
+// if that was the last, or if it announced an effect that nothing can confirm.
 func (r *run) fail(verdict Verdict, err error, took time.Duration) {
-	if r.attempt >= r.maxAttempts() {
-		reason := kvstate.ReasonExhausted
-		if r.route == nil {
-			reason = kvstate.ReasonUnknownKind
-		}
-		r.park(reason, err)
+	last := r.attempt >= r.maxAttempts()
+	switch {
+	case r.open() && (last || r.route != nil && r.route.Confirm == nil):
+		r.park(kvstate.ReasonUncertain, fmt.Errorf("an effect was announced, and its outcome is not known: %w", err))
+		return
+	case last && r.route == nil:
+		r.park(kvstate.ReasonUnknownKind, err)
+		return
+	case last:
+		r.park(kvstate.ReasonExhausted, err)
 		return
 	}
 	delay := verdict.Delay
-	if !verdict.Fixed {
+	if !verdict.Fixed || delay <= 0 { // at once would burn all attempts in no time
 		delay = r.w.pool.settings.backoff(r.attempt)
 	}
 	next, illegal := r.next(kvstate.Waiting, err.Error())
@@ -188,8 +194,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 // handBack returns a command to the pool at shutdown. The attempt it had begun
 // is taken back, on record, so that the next delivery does not count it.
 func (r *run) handBack() {
-	mine := r.base == nil || r.base.State == kvstate.Claimed && r.base.Owner == r.w.owner
-	if !mine || !r.lease.Held() {
+	if !r.unwritten() || !r.lease.Held() {
 		r.observe(Event{Type: EventHandedBack})
 		r.nakIfHeld(0)
 		return
@@ -253,15 +258,22 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			case e.Revision == next.Revision:
 				// Not there yet; the lease permitting, write it again.
 			case r.doubt != nil && sameWrite(e.Record, r.doubt):
-				// Progress that was never confirmed has been stored after all.
-				next.Revision, next.Offset, next.Token = e.Revision, e.Record.Offset, e.Record.Token
-				if next.State != kvstate.Completed {
+				// A point that was never confirmed has been stored after all. Its
+				// intent does not count: the handler was told not to act on it.
+				next.Revision, next.Token = e.Revision, e.Record.Token
+				if r.ahead == nil {
+					next.Offset = e.Record.Offset
+				}
+				if r.ahead == nil && next.State != kvstate.Completed {
 					next.Checkpoint = e.Record.Checkpoint
 				}
 				r.doubt = nil
 			case e.Raw == nil:
 				// Deleted by hand or expired, and nobody has claimed it since.
 				next.Revision = e.Revision
+			case r.supersededBy(e.Record) == ErrCancelled:
+				r.cancelled()
+				return
 			default:
 				r.refused(err)
 				return
@@ -279,8 +291,10 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			r.refused(err)
 			return
 		}
-		if readErr != nil {
-			continue // a write now could not be told from the one before
+		if readErr != nil || !r.lease.Held() {
+			// A write now could not be told from the one before, or the lease
+			// has ended during the pause.
+			continue
 		}
 		ctx, cancel = context.WithTimeout(r.w.life, settleTime)
 		var revision uint64
@@ -303,7 +317,7 @@ func sameWrite(stored, wanted *kvstate.Record) bool {
 	return stored != nil && stored.Revision != wanted.Revision &&
 		stored.Owner == wanted.Owner && stored.State == wanted.State &&
 		stored.Attempt == wanted.Attempt && stored.Offset == wanted.Offset &&
-		bytes.Equal(stored.Checkpoint, wanted.Checkpoint) &&
+		bytes.Equal(stored.Checkpoint, wanted.Checkpoint) && bytes.Equal(stored.Intent, wanted.Intent) &&
 		slices.Equal(stored.Seqs, wanted.Seqs) && lastStep(stored).Equal(lastStep(wanted))
 }
 

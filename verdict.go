@@ -55,11 +55,11 @@ func judge(err, cause error) Verdict {
 	switch {
 	case errors.Is(cause, ErrLeaseLost):
 		return Verdict{Action: ActAbandon}
+	case errors.Is(cause, ErrCancelled):
+		return Verdict{Action: ActCancel} // the record is final
 	case err == nil:
 		// Finished all the same; a receipt is worth more than a hand-back.
 		return Verdict{Action: ActComplete}
-	case errors.Is(cause, ErrCancelled):
-		return Verdict{Action: ActCancel}
 	}
 	if v := (*verdictError)(nil); errors.As(err, &v) {
 		return v.verdict

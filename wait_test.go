@@ -14,6 +14,8 @@ import (
 func TestWait_AcrossRestart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{})
+	nc := connect(t, r.server.URL())
+	r.Pool = open(t, nc)
 	short, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
 	defer cancel()
 	if _, err := r.Wait(short, "w"); !errors.Is(err, context.DeadlineExceeded) {
@@ -24,10 +26,16 @@ func TestWait_AcrossRestart(t *testing.T) {
 		err     error
 	}
 	answers := make(chan answer, 1)
+	before := nc.NumSubscriptions()
 	go func() {
 		got, err := r.Wait(r.ctx, "w")
 		answers <- answer{got, err}
 	}()
+	// It must be subscribed, and the server know it, before the server goes.
+	eventually(t, r.ctx, "the subscription of Wait", func() bool { return nc.NumSubscriptions() > before })
+	if err := nc.FlushWithContext(r.ctx); err != nil {
+		t.Fatal(err)
+	}
 	r.submit(t, tallyman.Command{ID: "w", Kind: "echo", Payload: []byte("x")})
 	if err := r.server.Restart(); err != nil {
 		t.Fatal(err)

@@ -58,7 +58,8 @@ type Worker struct {
 	log   *slog.Logger
 
 	keeper   *lease.Keeper
-	fetchers []*stream.Fetcher
+	notes    *notebook
+	fetchers []fetcher
 	wake     []chan struct{} // of each fetcher
 
 	handlers context.Context // parent of every handler's context
@@ -104,6 +105,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.log = cfg.Logger.With("worker", w.owner)
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
+	w.notes = newNotebook(p.records, w.log)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
 	for _, q := range cfg.Queues {
@@ -149,6 +151,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	keeping, stopKeeping := context.WithCancel(context.Background())
 	var keeper sync.WaitGroup
 	keeper.Go(func() { w.keeper.Run(keeping) })
+	keeper.Go(func() { w.notes.run(keeping) })
 
 	fetching, stopFetching := context.WithCancelCause(ctx)
 	var fetchers sync.WaitGroup
@@ -220,7 +223,7 @@ func (w *Worker) drain() {
 	}
 	w.die()
 	within(time.Second, w.slots.waitHeld)
-	if err := w.pool.nc.FlushTimeout(time.Second); err != nil {
+	if err := w.pool.link.Flush(time.Second); err != nil {
 		w.log.Warn("last acks may be lost; their commands come again and are absorbed", "error", err)
 	}
 	held, running = w.slots.counts()

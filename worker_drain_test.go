@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -193,5 +194,63 @@ func TestWorker_LongHandlerKeepsItsLease(t *testing.T) {
 	// On a machine that stalls for longer than the lease it may be lost; then it must show.
 	if lost := seen.count(tallyman.EventLeaseLost, "l") + seen.count(tallyman.EventDropped, "l"); ran.Load() != 1 && lost == 0 {
 		t.Errorf("ran %d times without a lost lease, receipt %+v; want once", ran.Load(), got)
+	}
+}
+
+// A retry delay longer than the lease, or a run longer than it, made other
+// systems run a command again that was not lost: hexpm#1825, celery#5935.
+func TestWorker_DelayAndRunLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	const lease, attempts = time.Second, 3
+	r := newRig(t, tallyman.Settings{Lease: lease, MaxAttempts: attempts, BackoffMin: 2 * lease, BackoffMax: 3 * lease}, tallyman.Topology{})
+	var seen journal
+	var mu sync.Mutex
+	var began []int
+	work := func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		mu.Lock()
+		began = append(began, c.Attempt())
+		mu.Unlock()
+		enough := time.NewTimer(2 * lease)
+		defer enough.Stop()
+		select {
+		case <-enough.C:
+		case <-ctx.Done():
+			return tallyman.Result{}, context.Cause(ctx)
+		}
+		if c.Attempt() < attempts {
+			return tallyman.Result{}, errBroken
+		}
+		return tallyman.Result{Body: []byte("done")}, nil
+	}
+	for range 2 { // the other one would take what looks abandoned
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("slow", work), Observe: seen.observe})
+	}
+	first := r.submit(t, tallyman.Command{ID: "s", Kind: "slow"})
+	got, err := r.Wait(r.ctx, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.emptied(t)
+	cons, err := r.js.Consumer(r.ctx, "main_commands", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered := cons.CachedInfo().Delivered.Consumer
+	// On a machine that stalls for longer than the lease it may be lost; then it must show.
+	if lost := seen.count(tallyman.EventLeaseLost, "s") + seen.count(tallyman.EventDropped, "s"); lost == 0 {
+		mu.Lock()
+		if want := []int{1, 2, 3}; !slices.Equal(began, want) {
+			t.Errorf("attempts began as %v, want %v", began, want)
+		}
+		mu.Unlock()
+		if delivered != attempts || got.Attempt != attempts {
+			t.Errorf("got %d deliveries and the receipt of attempt %d, want %d of both", delivered, got.Attempt, attempts)
+		}
+	}
+	if n := seen.count(tallyman.EventCompleted, "s"); n != 1 {
+		t.Errorf("completed %d times, want one receipt", n)
+	}
+	if rec := r.record(t, "s", func(*kvstate.Record) bool { return true }); !slices.Equal(rec.Seqs, []uint64{first.Sequence}) {
+		t.Errorf("the receipt accounts for %v, want sequence %d", rec.Seqs, first.Sequence)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,9 @@ func TestWorker_FailedAttempt(t *testing.T) {
 			return tallyman.Result{}, tallyman.RetryAfter(700*time.Millisecond, errBroken)
 		}
 		return tallyman.Result{}, nil
+	}))
+	mux.Handle("hasty", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+		return tallyman.Result{}, tallyman.RetryAfter(0, errBroken)
 	}))
 	mux.Handle("huge", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
 		return tallyman.Result{Body: make([]byte, 2<<20)}, nil
@@ -125,6 +129,21 @@ func TestWorker_FailedAttempt(t *testing.T) {
 		got, err := r.Wait(r.ctx, "u")
 		if !errors.Is(err, tallyman.ErrParked) || got.Reason != kvstate.ReasonUncertain || got.Attempt != 1 {
 			t.Errorf("got %+v, %v; want parked as uncertain at attempt 1", got, err)
+		}
+	})
+	t.Run("one that asks for another at once gets the pool's backoff", func(t *testing.T) {
+		t.Parallel()
+		r.submit(t, tallyman.Command{ID: "hasty", Kind: "hasty"})
+		rec := r.record(t, "hasty", parked)
+		steps := waits(rec)
+		if len(steps) != 2 {
+			t.Fatalf("%d failed attempts in the trail, want 2: %+v", len(steps), rec.Trail)
+		}
+		for i, least := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} { // a fifth below the doubled delays
+			next := rec.Trail[slices.Index(rec.Trail, steps[i])+1]
+			if got := next.At.Sub(steps[i].At); got < least {
+				t.Errorf("attempt %d comes %v after the failed one, want at least %v", i+2, got, least)
+			}
 		}
 	})
 	t.Run("the handler's own delay is kept", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -26,6 +27,12 @@ type Options struct {
 	// outcome or is parked. Later audits begin there, so that receipts may
 	// expire. A command that stays in the stream holds it up.
 	Close bool
+	// Against is what a producer was told was accepted, in any order: the report
+	// then names those ids that are neither in the stream nor on record. Only
+	// such a list shows that stream and bucket went back together, as when an
+	// older copy of the store is put back. Read once; an error that it yields
+	// ends the audit.
+	Against iter.Seq2[Accepted, error]
 }
 
 // Run audits a pool. An error means that the audit could not be made; books
@@ -50,13 +57,8 @@ func Run(ctx context.Context, commands *stream.Stream, records *kvstate.Store, o
 		if err := b.read(ctx); err != nil {
 			return Report{}, err
 		}
-		if b.report.Balanced && opts.Close {
-			if err := seal.closeThrough(ctx, records, b.provedThrough()); err != nil {
-				return b.report, err
-			}
-		}
 		if b.report.Balanced || look == looks {
-			return b.report, nil
+			return b.finish(ctx, seal, opts)
 		}
 		select {
 		case <-time.After(lookAgain):
@@ -64,6 +66,21 @@ func Run(ctx context.Context, commands *stream.Stream, records *kvstate.Store, o
 			return Report{}, fmt.Errorf("audit: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// finish does once what follows the last look.
+func (b *books) finish(ctx context.Context, seal seal, opts Options) (Report, error) {
+	if opts.Against != nil {
+		if err := b.compare(ctx, opts.Against); err != nil {
+			return Report{}, err
+		}
+	}
+	if b.report.Balanced && opts.Close {
+		if err := seal.closeThrough(ctx, b.records, b.provedThrough()); err != nil {
+			return b.report, err
+		}
+	}
+	return b.report, nil
 }
 
 // books is one look at stream and bucket. It belongs to one goroutine.
@@ -75,6 +92,7 @@ type books struct {
 	accounted bitmap              // by a record or an entry of its own
 	settled   bitmap              // by a record whose command needs nothing more
 	suspects  map[uint64][]string // sequences met more than once, and by whom
+	highest   uint64              // sequence that anything accounts for
 	report    Report
 }
 
@@ -85,7 +103,7 @@ func newBooks(commands *stream.Stream, records *kvstate.Store, closed, last uint
 		suspects: map[uint64][]string{},
 		report: Report{
 			LastSeq: last, ClosedThrough: closed,
-			Missing: []uint64{}, Doubled: []Doubled{}, Stranded: []string{}, Corrupt: []string{},
+			Missing: []uint64{}, Doubled: []Doubled{}, Stranded: []string{}, Corrupt: []string{}, MissingIDs: []MissingID{},
 		},
 	}
 }
@@ -102,6 +120,9 @@ func (b *books) read(ctx context.Context) error {
 		return fmt.Errorf("audit: %w", err)
 	}
 	if err := b.double(ctx); err != nil {
+		return err
+	}
+	if err := b.beyond(ctx); err != nil {
 		return err
 	}
 	b.balance()
@@ -133,6 +154,9 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 	case kvstate.Discarded:
 		b.report.Discarded++
 	}
+	for _, seq := range r.Seqs {
+		b.highest = max(b.highest, seq)
+	}
 	if !r.State.Terminal() {
 		stranded, err := b.stranded(ctx, e)
 		if err != nil {
@@ -151,6 +175,7 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 
 // book notes that something accounts for seq.
 func (b *books) book(seq uint64, settled bool) {
+	b.highest = max(b.highest, seq)
 	if b.accounted.add(seq) && len(b.suspects) < maxSuspects {
 		b.suspects[seq] = nil
 	}
@@ -222,6 +247,23 @@ func (b *books) double(ctx context.Context) error {
 	return nil
 }
 
+// beyond looks for sequences on record that the stream never handed out, which
+// it did before it was set back.
+func (b *books) beyond(ctx context.Context) error {
+	if b.highest <= b.report.LastSeq {
+		return nil
+	}
+	// A record is written after its command, so this is as new as the records read.
+	now, err := b.commands.State(ctx)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if b.highest > now.LastSeq {
+		b.report.Beyond = b.highest
+	}
+	return nil
+}
+
 // balance draws the line.
 func (b *books) balance() {
 	r := &b.report
@@ -231,7 +273,7 @@ func (b *books) balance() {
 		}
 	}
 	r.Pending = b.stored.without(&b.settled)
-	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount == 0
+	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.Beyond == 0
 }
 
 // provedThrough returns the last sequence up to which every one has an outcome

@@ -36,6 +36,12 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
+	return newSceneOn(t, s)
+}
+
+// newSceneOn opens the pool on a server, and makes it if there is none.
+func newSceneOn(t *testing.T, s *embedded.Server) *scene {
+	t.Helper()
 	nc, err := tallyman.Connect(s.URL())
 	if err != nil {
 		t.Fatal(err)

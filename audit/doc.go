@@ -19,6 +19,10 @@
 //
 // # Not guaranteed
 //
+// An audit sees what is stored. If stream and bucket are set back together to an
+// earlier state, their books may balance: [Options].Against then names what
+// is gone. If only one of the two is set back, the audit finds it by itself.
+//
 // The counts by state are exact when nothing is written meanwhile, and near
 // the truth otherwise. A command that a walk met and that is deleted by hand
 // right after it is found missing by the next audit.
@@ -35,6 +39,6 @@
 // # Units and limits
 //
 // Memory: 3 bits for each sequence that is not closed (about 400 kB per
-// million) and a few MB for the pages of stream and bucket. Lists in a report
+// million) and a few MB for the pages of stream, bucket and list. Lists in a report
 // end after [ListLimit] entries; their counts do not.
 package audit

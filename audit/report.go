@@ -36,7 +36,24 @@ type Report struct {
 	Corrupt      []string `json:"corrupt"`
 	CorruptCount uint64   `json:"corrupt_count"`
 
+	// Beyond is the highest sequence that a record accounts for, if the stream
+	// never came that far: it was set back, or replaced, after that record was
+	// written. 0 otherwise.
+	Beyond uint64 `json:"beyond"`
+	// MissingIDs lists what Options.Against says was accepted and nothing shows.
+	MissingIDs     []MissingID `json:"missing_ids"`
+	MissingIDCount uint64      `json:"missing_id_count"`
+	// Compared is how many entries of Options.Against were looked up.
+	Compared uint64 `json:"compared"`
+
 	Balanced bool `json:"balanced"`
+}
+
+// MissingID is an accepted command of which neither stream nor bucket know.
+type MissingID struct {
+	ID       string `json:"id"`
+	Sequence uint64 `json:"sequence,omitempty"` // as it was told at the time; 0 if the list does not say
+	Cause    string `json:"cause"`              // the likely one, for people
 }
 
 // Doubled is a sequence that more than one command accounts for.
@@ -48,7 +65,11 @@ type Doubled struct {
 // Summary says in a few words what is amiss, or that nothing is.
 func (r Report) Summary() string {
 	if r.Balanced {
-		return fmt.Sprintf("the books balance: all %d sequences are accounted for", r.LastSeq)
+		text := fmt.Sprintf("the books balance: all %d sequences are accounted for", r.LastSeq)
+		if r.Compared > 0 {
+			text += fmt.Sprintf(", and all %d ids of the list", r.Compared)
+		}
+		return text
 	}
 	var amiss []string
 	for _, c := range []struct {
@@ -57,10 +78,14 @@ func (r Report) Summary() string {
 	}{
 		{r.MissingCount, "missing"}, {r.DoubledCount, "accounted for twice"},
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
+		{r.MissingIDCount, fmt.Sprintf("of %d ids of the list missing", r.Compared)},
 	} {
 		if c.n > 0 {
 			amiss = append(amiss, fmt.Sprintf("%d %s", c.n, c.what))
 		}
+	}
+	if r.Beyond > 0 {
+		amiss = append(amiss, fmt.Sprintf("sequence %d is on record and the stream ends before it", r.Beyond))
 	}
 	return "the books do not balance: " + strings.Join(amiss, ", ")
 }

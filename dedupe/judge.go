@@ -32,7 +32,8 @@ const (
 	Rival
 	// Conflict: the id stands for another kind or payload. Park this copy.
 	Conflict
-	// Unsure: an effect was announced and its outcome is unknown. Do not run.
+	// Unsure: an effect was announced and its outcome is unknown. Do not run it
+	// before that is cleared up.
 	Unsure
 	// Corrupt: the record did not decode. Do not act on it.
 	Corrupt
@@ -62,10 +63,10 @@ func Judge(env command.Envelope, seq uint64, e kvstate.Entry, now time.Time) Cas
 		return Resume
 	case !r.Accounts(seq):
 		return Rival
-	case r.State == kvstate.Prepared:
-		return Unsure
 	case r.State == kvstate.Waiting && r.NextAt.Sub(now) > earlyBy:
 		return Early
+	case r.Open():
+		return Unsure
 	}
 	return Resume
 }

@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -33,11 +34,16 @@ type batchRequest struct {
 // On a replicated bucket a follower that lags may answer: what is read here
 // may be old, so only a write decides.
 func (s *Store) ReadMany(keys []command.Token, done func([]Entry, error)) error {
+	return s.readMany(keys, 0, done)
+}
+
+// readMany leaves the entries of keys empty that were written before revision from.
+func (s *Store) readMany(keys []command.Token, from uint64, done func([]Entry, error)) error {
 	if len(keys) == 0 || len(keys) > MaxBatch {
 		return fmt.Errorf("kvstate: read %d keys at once, the limit is 1 to %d", len(keys), MaxBatch)
 	}
 	b := &batch{store: s, done: done, entries: make([]Entry, len(keys))}
-	b.request.Bytes = batchBytes
+	b.request.Bytes, b.request.From = batchBytes, from
 	b.request.Keys = make([]string, len(keys))
 	for i, k := range keys {
 		b.entries[i].Key = k
@@ -126,4 +132,22 @@ func (b *batch) finish() {
 		}
 	}
 	b.done(b.entries, nil)
+}
+
+// ReadManyWait is ReadMany that waits for the answer, at most until ctx ends.
+func (s *Store) ReadManyWait(ctx context.Context, keys []command.Token) ([]Entry, error) {
+	type answer struct {
+		entries []Entry
+		err     error
+	}
+	answers := make(chan answer, 1)
+	if err := s.ReadMany(keys, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.entries, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
+	}
 }

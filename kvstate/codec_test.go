@@ -29,7 +29,7 @@ func full() *kvstate.Record {
 		ID: "img 7", Kind: "resize", Queue: "slow", Digest: "0123456789abcdef0123456789abcdef",
 		State: kvstate.Parked, Token: 1 << 40, Attempt: 3, Owner: "worker-1", Seqs: []uint64{1, 300, math.MaxUint64},
 		Offset: 70_000, Checkpoint: []byte("checkpoint"), Intent: []byte("intent"),
-		Result: []byte("result"), ContentType: "text/plain",
+		Result: []byte("result"), ContentType: "text/plain", ResolvedBy: "ann",
 		FollowUps: []command.Command{cmd, {ID: "b", Kind: "k", Queue: "q", Payload: []byte{}}},
 		Error:     "it broke", Reason: kvstate.ReasonExhausted, NextAt: at, Command: &cmd,
 		Trail: []kvstate.Step{{At: at, State: kvstate.Claimed, Owner: "worker-1", Token: 5}, {At: at.Add(time.Second), State: kvstate.Parked, Owner: "op", Token: 5, Note: "why"}},
@@ -160,7 +160,7 @@ func randomRecord(rng *rand.Rand) *kvstate.Record {
 	r := &kvstate.Record{
 		ID: text(), Kind: text(), Queue: text(), Digest: command.Digest(text()), State: kvstate.States()[rng.IntN(len(kvstate.States()))],
 		Token: number(), Attempt: rng.IntN(1 << 30), Owner: text(), Offset: number(), Checkpoint: data(), Intent: data(), Result: data(),
-		ContentType: text(), Error: text(), Reason: kvstate.Reason(text()), NextAt: moment(),
+		ContentType: text(), ResolvedBy: text(), Error: text(), Reason: kvstate.Reason(text()), NextAt: moment(),
 	}
 	for range rng.IntN(20) {
 		r.Seqs = append(r.Seqs, number())

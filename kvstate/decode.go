@@ -100,6 +100,8 @@ func (d *decoder) record() (*Record, error) {
 			err = d.bin(&r.Result)
 		case "content_type":
 			err = d.str(&r.ContentType)
+		case "resolved_by":
+			err = d.str(&r.ResolvedBy)
 		case "followups":
 			err = d.followUps(r)
 		case "error":

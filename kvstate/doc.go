@@ -13,6 +13,9 @@
 //
 // # Not guaranteed
 //
+// Notes ([Store.Note]) are for people: they may be missing, and nothing is
+// decided by them.
+//
 // [Store.ReadMany] may be answered by a replica that lags; what it says is a
 // hint that the next write confirms or refutes. [Store.Read] asks the leader.
 //

@@ -51,6 +51,7 @@ func Encode(r *Record) ([]byte, error) {
 	e.binField("intent", r.Intent)
 	e.binField("result", r.Result)
 	e.strField("content_type", r.ContentType)
+	e.strField("resolved_by", r.ResolvedBy)
 	if len(r.FollowUps) > 0 {
 		e.key("followups")
 		e.array(len(r.FollowUps))
@@ -92,7 +93,7 @@ func Encode(r *Record) ([]byte, error) {
 // allocates once. A wrong guess costs time, nothing else.
 func sizeHint(r *Record) int {
 	n := 128 + len(r.ID) + len(r.Kind) + len(r.Queue) + len(r.Digest) + len(r.Owner) + 9*len(r.Seqs) +
-		len(r.Checkpoint) + len(r.Intent) + len(r.Result) + len(r.ContentType) + len(r.Error)
+		len(r.Checkpoint) + len(r.Intent) + len(r.Result) + len(r.ContentType) + len(r.ResolvedBy) + len(r.Error)
 	for i := range r.FollowUps {
 		n += 256 + len(r.FollowUps[i].ID) + len(r.FollowUps[i].Payload)
 	}

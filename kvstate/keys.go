@@ -25,6 +25,8 @@ const (
 	corruptPrefix   = "_corrupt/"
 	payloadPrefix   = "_payload/"
 	probePrefix     = "_probe/"
+	notePrefix      = "_note."
+	pausePrefix     = "_pause/"
 	journalPrefix   = "_journal/"
 )
 
@@ -56,6 +58,19 @@ func PayloadKey(key command.Token) command.Token { return payloadPrefix + key }
 
 // ProbeKey is what a worker writes to learn whether it can.
 func ProbeKey(owner string) command.Token { return command.Token(probePrefix + owner) }
+
+// NoteKey is where one note about the command with this token lies. Tokens
+// hold no dot, so "_note.<token>.*" finds all of them.
+func NoteKey(token command.Token, unique string) command.Token {
+	return notePrefix + token + "." + command.Token(unique)
+}
+
+// PauseKey is where it says who paused a queue, and why, as JSON.
+func PauseKey(queue string) command.Token { return command.Token(pausePrefix + queue) }
+
+// Aside reports whether key holds a parked record that is not filed under its
+// id: of a message that did not decode, or of a copy that is another command.
+func Aside(key command.Token) bool { return isParkedKey(key) }
 
 // AbsorbedSeq returns the sequence that key accounts for, if it is an AbsorbedKey.
 func AbsorbedSeq(key command.Token) (seq uint64, ok bool) {

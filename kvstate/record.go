@@ -34,13 +34,14 @@ type Record struct {
 
 	Result      []byte
 	ContentType string
+	ResolvedBy  string // the person who stated the result, if none of the workers did
 	FollowUps   []command.Command
 
 	Error  string // of the last failed attempt
 	Reason Reason // when parked
 	NextAt time.Time
 
-	Command *command.Command // whole, when parked
+	Command *command.Command // whole, when parked or sent back; its payload may lie under PayloadKey
 	Trail   []Step
 
 	// Extra holds the fields of newer versions as they came.
@@ -69,7 +70,8 @@ type Field struct {
 }
 
 // Advance returns a copy of r in state to, with owner and note added to the
-// trail. It refuses what the transition table does not hold.
+// trail. It refuses what the transition table does not hold. The command is
+// carried along only to states that are a human's business.
 func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, error) {
 	if err := Check(r.State, to); err != nil {
 		return nil, err
@@ -77,6 +79,9 @@ func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, e
 	next := *r
 	next.State = to
 	next.Owner = owner
+	if to != Parked && to != Requeued && to != Discarded {
+		next.Command = nil // it is in the stream, or needed no more; a result needs the room
+	}
 	keep := r.Trail
 	if len(keep) >= MaxTrail {
 		keep = keep[len(keep)-MaxTrail+1:]
@@ -89,6 +94,12 @@ func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, e
 
 // Accounts reports whether r speaks for the stream sequence seq.
 func (r *Record) Accounts(seq uint64) bool { return slices.Contains(r.Seqs, seq) }
+
+// Open reports whether an effect was announced whose outcome is not known, so
+// that the command must not simply run again.
+func (r *Record) Open() bool {
+	return r.State == Prepared || r.Intent != nil && !r.State.Terminal() && r.State != Requeued
+}
 
 // AddSeq makes r speak for seq.
 func (r *Record) AddSeq(seq uint64) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -60,6 +61,24 @@ func TestRecord_Advance(t *testing.T) {
 		next, err := r.Advance(kvstate.Completed, "w", "", at)
 		if err != nil || len(next.Trail) != kvstate.MaxTrail || next.Trail[kvstate.MaxTrail-1].State != kvstate.Completed {
 			t.Errorf("got %d steps, %v", len(next.Trail), err)
+		}
+	})
+	t.Run("carries the command only to states that are a human's business", func(t *testing.T) {
+		t.Parallel()
+		for from, next := range map[kvstate.State][]kvstate.State{
+			kvstate.Parked:   kvstate.Parked.Next(),
+			kvstate.Requeued: kvstate.Requeued.Next(),
+		} {
+			for _, to := range next {
+				r, err := (&kvstate.Record{ID: "a", State: from, Command: &command.Command{ID: "a"}}).Advance(to, "w", "", at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := to == kvstate.Requeued || to == kvstate.Discarded || to == kvstate.Parked
+				if got := r.Command != nil; got != want {
+					t.Errorf("from %s to %s: it holds its command: %v, want %v", from, to, got, want)
+				}
+			}
 		}
 	})
 	t.Run("refuses what the table does not hold", func(t *testing.T) {

@@ -7,68 +7,159 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 )
 
-// scanPull is how many entries one pull of a scan asks for. It bounds the memory of a scan.
-const scanPull = 512
+// A pull of a scan asks for at most scanPull entries, and for fewer where those
+// seen so far were so large that it could exceed scanBytes. This bounds the
+// memory of a scan, and how long a pull takes. The first asks for scanFirst.
+const (
+	scanFirst = 16
+	scanPull  = 512
+	scanBytes = 8 << 20
+)
+
+// scanIdle is how long visit may take over one pull before the server drops
+// the scan's consumer, and how long the consumer stays if the scan was killed.
+const scanIdle = 10 * time.Minute
+
+// errInterrupted means that a scan has missed entries.
+var errInterrupted = errors.New("the server stopped sending; try again")
 
 // Scan calls visit with the newest entry of every key that was there when it
 // began, deleted ones left out, in the order of their revisions. An entry that
 // is no record has Err set; keys that begin with "_" are passed on as they
 // are, undecoded. Memory stays bounded whatever the size of the bucket. An
 // error of visit ends the scan and is returned.
+//
+// A key that is written during the scan may come a second time, with its newer
+// revision.
 func (s *Store) Scan(ctx context.Context, visit func(Entry) error) error {
-	cons, err := s.js.OrderedConsumer(ctx, s.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{s.prefix + ">"},
-		DeliverPolicy:  jetstream.DeliverLastPerSubjectPolicy,
+	p := scanning{store: s, visit: visit}
+	for {
+		began := p.last
+		err := p.pass(ctx)
+		if err == nil || p.refused || ctx.Err() != nil || p.last == began {
+			return err
+		}
+	}
+}
+
+// scanning is one scan under way.
+type scanning struct {
+	store   *Store
+	visit   func(Entry) error
+	last    uint64 // revision up to which entries were visited
+	largest int    // bytes of the largest entry so far
+	refused bool   // visit returned an error
+}
+
+// pass visits what lies above p.last. It has a plain consumer of its own: one
+// that the client library keeps in order starts over by revision with each
+// pull, and then yields revisions that are not the newest of their key.
+func (p *scanning) pass(ctx context.Context) (err error) {
+	name := p.store.stream
+	defer func() {
+		if err != nil && !p.refused {
+			err = fmt.Errorf("kvstate: scan %s: %w", name, err)
+		}
+	}()
+	cons, err := p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+		FilterSubject:     p.store.prefix + ">",
+		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+		AckPolicy:         jetstream.AckNonePolicy,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: scanIdle,
 	})
 	if err != nil {
-		return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
+		return err
 	}
-	info, err := cons.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
-	}
-	for left := info.NumPending; left > 0; {
-		batch, err := cons.Fetch(int(min(left, scanPull)), jetstream.FetchMaxWait(5*time.Second))
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		// Left behind it costs little and ends by itself.
+		_ = p.store.js.DeleteConsumer(bounded, name, cons.CachedInfo().Name)
+	}()
+	seen := uint64(0)
+	for left := cons.CachedInfo().NumPending; left > 0; {
+		// What a pull has not brought when its time ends is gone for this
+		// consumer. One that brings nothing at all ends much earlier.
+		batch, err := cons.Fetch(int(min(left, p.pull())), jetstream.FetchMaxWait(15*time.Second))
 		if err != nil {
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
+			return err
 		}
-		n := 0
+		before := seen
 		for m := range batch.Messages() {
-			n++
 			meta, err := m.Metadata()
 			if err != nil {
-				return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
+				return err
+			}
+			if seen++; meta.Sequence.Consumer != seen {
+				return errInterrupted // nothing is sent twice without acks
 			}
 			left = meta.NumPending
-			e := s.scanned(m, meta)
-			if e.Raw == nil {
-				continue // deleted or expired
-			}
-			if err := visit(e); err != nil {
+			if err := p.take(m, meta); err != nil {
 				return err
 			}
 		}
 		if err := batch.Error(); err != nil {
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
+			return err
 		}
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, context.Cause(ctx))
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		if n == 0 {
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, errors.New("the server stopped sending; try again"))
+		if seen == before {
+			// Entries that were still to come may be gone meanwhile.
+			info, err := cons.Info(ctx)
+			if err != nil {
+				return err
+			}
+			if info.NumPending > 0 {
+				return errInterrupted
+			}
+			return nil
 		}
 	}
 	return nil
 }
 
-func (s *Store) scanned(m jetstream.Msg, meta *jetstream.MsgMetadata) Entry {
-	key := command.Token(strings.TrimPrefix(m.Subject(), s.prefix))
-	if Own(key) && !deleted(m.Headers()) {
-		return Entry{Key: key, Revision: meta.Sequence.Stream, Raw: m.Data()}
+// pull returns how many entries to ask for.
+func (p *scanning) pull() uint64 {
+	if p.largest == 0 {
+		return scanFirst
 	}
-	return entryOf(key, meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())
+	return uint64(min(max(scanBytes/p.largest, 1), scanPull))
+}
+
+// take visits an entry unless an earlier pass did.
+func (p *scanning) take(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+	p.largest = max(p.largest, len(m.Data()), 1)
+	if meta.Sequence.Stream <= p.last {
+		return nil
+	}
+	p.last = meta.Sequence.Stream
+	e := p.store.scanned(m, meta)
+	if e.Raw == nil {
+		return nil // deleted or expired
+	}
+	err := p.visit(e)
+	p.refused = err != nil
+	return err
+}
+
+func (s *Store) scanned(m jetstream.Msg, meta *jetstream.MsgMetadata) Entry {
+	return s.entryAt(m.Subject(), meta.Sequence.Stream, meta.Timestamp, m.Headers(), m.Data())
+}
+
+// entryAt makes an entry of a message that was met without asking for its key.
+// What belongs to the pool is left undecoded.
+func (s *Store) entryAt(subject string, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
+	key := command.Token(strings.TrimPrefix(subject, s.prefix))
+	if Own(key) && !deleted(h) {
+		return Entry{Key: key, Revision: revision, Raw: data, At: at}
+	}
+	return entryOf(key, revision, at, h, data)
 }

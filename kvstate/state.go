@@ -54,7 +54,7 @@ var transitions = map[State][]State{
 	None:      {Claimed, Prepared, Waiting, Completed, Parked, Cancelled},
 	Claimed:   {Claimed, Prepared, Waiting, Completed, Parked, Cancelled},
 	Prepared:  {Prepared, Claimed, Waiting, Completed, Parked, Cancelled},
-	Waiting:   {Claimed, Waiting, Parked, Cancelled},
+	Waiting:   {Claimed, Prepared, Waiting, Parked, Cancelled},
 	Requeued:  {Claimed, Requeued, Waiting, Parked, Cancelled},
 	Parked:    {Requeued, Completed, Discarded},
 	Completed: {},

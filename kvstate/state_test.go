@@ -16,7 +16,7 @@ const matrix = `
 none      x       x        x       x         x      .        x         .
 claimed   x       x        x       x         x      .        x         .
 prepared  x       x        x       x         x      .        x         .
-waiting   x       .        x       .         x      .        x         .
+waiting   x       x        x       .         x      .        x         .
 requeued  x       .        x       .         x      x        x         .
 parked    .       .        .       x         .      x        .         x
 completed .       .        .       .         .      .        .         .

@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -28,6 +29,8 @@ var (
 	ErrTooLarge = errors.New("record too large")
 	// ErrNoBucket means that the pool's bucket does not exist.
 	ErrNoBucket = errors.New("no such bucket")
+	// ErrForeign means that something else made the bucket of that name.
+	ErrForeign = errors.New("it is there already, and not of a pool; choose another name for the pool, or remove it")
 	// ErrDenied means that the server refused a subject to this user.
 	ErrDenied = pipeline.ErrDenied
 	// ErrUnavailable means that the server has no JetStream to offer just now; nothing was done.
@@ -46,6 +49,11 @@ type Entry struct {
 	Raw []byte
 	// Err says why Raw is no record. It wraps command.ErrMalformed.
 	Err error
+	// Label is the state that the entry's header names; it is there also where
+	// the record does not decode. Empty if the entry has no such header.
+	Label State
+	// At is when the server stored this revision; zero if it was never written.
+	At time.Time
 }
 
 // Store is the pool's bucket. It is safe for concurrent use.
@@ -70,24 +78,32 @@ type Config struct {
 // checkpoint before a damaged one is still there.
 const History = 2
 
-// Create makes the pool's bucket or brings it up to cfg. Safe to repeat.
+// description marks a bucket as one of ours.
+const description = "Tallyman: one record per command"
+
+// Create makes the pool's bucket or brings it up to cfg. Safe to repeat. A
+// bucket that something else made is left as it is, with ErrForeign: to be
+// brought up to cfg would make its entries last for ever.
 //
 // It is a key-value bucket for every client, but made as the stream that it
 // is: the client library ties expiry per key to markers for expired keys, and
 // with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	name, replicas := "KV_"+cfg.Pool, cfg.Replicas
-	if replicas == 0 {
-		switch str, err := js.Stream(ctx, name); {
-		case err == nil:
-			replicas = str.CachedInfo().Config.Replicas
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
-		}
+	str, err := js.Stream(ctx, name)
+	switch {
+	case err == nil:
+		replicas = cmp.Or(replicas, str.CachedInfo().Config.Replicas)
+		err = ours(ctx, str, cfg.Pool)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		err = nil
 	}
-	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if err != nil {
+		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
+	}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:              name,
-		Description:       "Tallyman: one record per command",
+		Description:       description,
 		Subjects:          []string{"$KV." + cfg.Pool + ".>"},
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(replicas, 1),
@@ -103,6 +119,19 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
 	}
 	return nil
+}
+
+// ours returns nil if the bucket has our description, which other tools can
+// change, or the settings of a pool.
+func ours(ctx context.Context, str jetstream.Stream, pool string) error {
+	if str.CachedInfo().Config.Description == description {
+		return nil
+	}
+	_, err := str.GetLastMsgForSubject(ctx, "$KV."+pool+"."+string(KeySettings))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return ErrForeign
+	}
+	return err
 }
 
 // Open returns the pool's bucket. ErrNoBucket means that it does not exist.
@@ -283,7 +312,18 @@ func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (ui
 
 // Read returns the entry of key as the stream's leader has it.
 func (s *Store) Read(ctx context.Context, key command.Token) (Entry, error) {
-	req, err := json.Marshal(map[string]string{"last_by_subj": s.prefix + string(key)})
+	return s.read(ctx, key, map[string]any{"last_by_subj": s.prefix + string(key)})
+}
+
+// Oldest returns the oldest revision that the bucket still has of key's entry,
+// as the stream's leader has it: the one before the newest, or the newest
+// itself if there is no other.
+func (s *Store) Oldest(ctx context.Context, key command.Token) (Entry, error) {
+	return s.read(ctx, key, map[string]any{"seq": 1, "next_by_subj": s.prefix + string(key)})
+}
+
+func (s *Store) read(ctx context.Context, key command.Token, query map[string]any) (Entry, error) {
+	req, err := json.Marshal(query)
 	if err != nil {
 		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
 	}
@@ -342,19 +382,28 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data}
 	if deleted(h) {
-		e.Raw = nil
-		return e
+		return Entry{Key: key, Revision: revision, At: at}
 	}
+	return NewEntry(key, revision, at, State(h.Get(command.HeaderState)), data)
+}
+
+// NewEntry makes an entry of what is stored under key at a revision since at,
+// with the state that its headers name. It is for whoever gets the bytes other
+// than through a Store.
+func NewEntry(key command.Token, revision uint64, at time.Time, label State, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: label, At: at}
 	r, err := Decode(data)
 	if err != nil {
 		e.Err = err
 		return e
 	}
 	r.Revision, r.StoredAt = revision, at
-	if r.State == Claimed && r.Token == 0 {
+	if (r.State == Claimed || r.State == Prepared) && r.Token == 0 {
 		r.Token = revision // the claim's own revision is its token; it could not be written into itself
+		if n := len(r.Trail); n > 0 && r.Trail[n-1].State == r.State {
+			r.Trail[n-1].Token = revision // likewise, and whoever takes over copies the trail
+		}
 	}
 	e.Record = r
 	return e

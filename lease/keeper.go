@@ -25,7 +25,8 @@ func NewKeeper(terms Terms, beat func(due []*Lease)) *Keeper {
 }
 
 // Hold begins to keep a lease that counts from start. When it ends other than
-// by Release, lost is called once, with ErrLost or the cause given to Lose.
+// by Release, lost is called once, with a Lapse if it ran out, or the cause given
+// to Lose.
 func (k *Keeper) Hold(holder any, start time.Time, lost func(error)) *Lease {
 	l := &Lease{Holder: holder, terms: k.terms, lost: lost, start: start, nextBeat: k.terms.beatAfter(start)}
 	k.mu.Lock()
@@ -92,7 +93,7 @@ func (k *Keeper) look(now time.Time) {
 	}
 	k.mu.Unlock()
 	for _, l := range expired {
-		l.Lose(ErrLost)
+		l.Lose(l.Lapse())
 	}
 	if len(due) > 0 {
 		k.beat(due)

@@ -2,12 +2,32 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
 
 // ErrLost says that the lease is over: whoever held it may change nothing more.
 var ErrLost = errors.New("lease lost")
+
+// Lapse is how a lease ended that nobody renewed in time. It is an ErrLost.
+type Lapse struct {
+	Missed  int           // heartbeats that were due and sent since the last confirmed one
+	Silence time.Duration // from the start of that one to the end of the lease
+	Ended   time.Time     // when trust ended, however late that was noticed
+	Noticed time.Time
+}
+
+func (l *Lapse) Error() string {
+	text := fmt.Sprintf("%v after %d missed heartbeats, %v after the last sign of life that was confirmed", ErrLost, l.Missed, l.Silence)
+	if late := l.Noticed.Sub(l.Ended); late >= time.Second {
+		text += fmt.Sprintf("; noticed %v later", late.Round(time.Millisecond))
+	}
+	return text
+}
+
+// Unwrap returns ErrLost.
+func (l *Lapse) Unwrap() error { return ErrLost }
 
 // Terms are the times of every lease of a pool.
 type Terms struct {
@@ -40,6 +60,7 @@ type Lease struct {
 	mu       sync.Mutex
 	start    time.Time // of what was confirmed last
 	nextBeat time.Time
+	missed   int  // heartbeats handed out since then
 	over     bool // lost or released
 
 	// Owned by the keeper, under its mutex.
@@ -63,6 +84,24 @@ func (l *Lease) Confirm(start time.Time) {
 	}
 	l.start = start
 	l.nextBeat = l.terms.beatAfter(start)
+	l.missed = 0
+}
+
+// Missed returns how many heartbeats have gone unconfirmed since the last that
+// was confirmed, the one under way included.
+func (l *Lease) Missed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.missed
+}
+
+// Lapse describes how the lease runs out, or ran out, unless a heartbeat is
+// confirmed or was.
+func (l *Lease) Lapse() *Lapse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ended := l.terms.Trust(l.start)
+	return &Lapse{Missed: l.missed, Silence: ended.Sub(l.start), Ended: ended, Noticed: time.Now()}
 }
 
 // Lose ends the lease for cause, because someone else owns the delivery or
@@ -97,5 +136,6 @@ func (l *Lease) look(now time.Time) (expired, beat bool) {
 		return false, false
 	}
 	l.nextBeat = now.Add(l.terms.Wait / 6) // again, unless confirmed before
+	l.missed++                             // until it is confirmed
 	return false, true
 }

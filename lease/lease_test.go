@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +148,39 @@ func TestLease_Heartbeat(t *testing.T) {
 				t.Error("a second release found the lease in force")
 			}
 			time.Sleep(2 * wait)
+		})
+	})
+	t.Run("those that are not confirmed are counted, from the last that was", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var missed []int
+			var silent atomic.Bool
+			var lost error
+			k := keep(t, func(due []*Lease) {
+				missed = append(missed, due[0].Missed())
+				if !silent.Load() {
+					due[0].Confirm(time.Now())
+				}
+			})
+			l := k.Hold(nil, time.Now(), func(err error) { lost = err })
+			time.Sleep(12 * time.Second) // one beat, confirmed
+			synctest.Wait()
+			if got := l.Missed(); got != 0 {
+				t.Errorf("%d heartbeats missed after a confirmation, want none", got)
+			}
+			silent.Store(true)
+			time.Sleep(2 * wait)
+			synctest.Wait()
+			var lapse *Lapse
+			if !errors.As(lost, &lapse) || !errors.Is(lost, ErrLost) {
+				t.Fatalf("lost for %v, want a Lapse that is ErrLost", lost)
+			}
+			if want := []int{1, 1, 2, 3, 4}; !slices.Equal(missed, want) || lapse.Missed != 4 {
+				t.Errorf("missed %v and %d at the end, want %v and 4", missed, lapse.Missed, want)
+			}
+			if lapse.Silence != 27*time.Second || lapse.Noticed.Before(lapse.Ended) || lapse.Noticed.Sub(lapse.Ended) > wait/20 {
+				t.Errorf("got %+v, want a silence of 27s that was noticed within a tick", lapse)
+			}
+			k.Release(l)
 		})
 	})
 	t.Run("lose tells the holder once, with the cause", func(t *testing.T) {

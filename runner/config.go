@@ -30,6 +30,11 @@ type Spec struct {
 	Exec []string
 	// HTTP is the URL that commands are posted to.
 	HTTP string
+	// ConfirmExec or ConfirmHTTP finds out what became of a run whose end nobody
+	// knows. With either, each run is announced before it begins; see Exec.Confirm
+	// and HTTP.Confirm.
+	ConfirmExec []string
+	ConfirmHTTP string
 	// Timeout bounds one attempt; 0 means no limit.
 	Timeout time.Duration
 	// MaxAttempts overrides the pool's setting when greater than 0.
@@ -83,11 +88,13 @@ func Load(path string) (*Config, error) {
 func (c *Config) resolve() error {
 	var errs []error
 	for _, s := range c.Handlers {
-		if s.Exec == nil {
-			continue
-		}
-		if text := unusable(s.Exec[0], s.Dir); text != "" {
-			errs = append(errs, &ConfigError{File: c.Name, Line: s.Line, Text: fmt.Sprintf("kind %q: %s", s.Kind, text)})
+		for _, argv := range [][]string{s.Exec, s.ConfirmExec} {
+			if argv == nil {
+				continue
+			}
+			if text := unusable(argv[0], s.Dir); text != "" {
+				errs = append(errs, &ConfigError{File: c.Name, Line: s.Line, Text: fmt.Sprintf("kind %q: %s", s.Kind, text)})
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -134,7 +141,7 @@ func (c *Config) Mux(opts Options) (*tallyman.Mux, error) {
 	mux := new(tallyman.Mux)
 	for _, s := range c.Handlers {
 		err := mux.Route(tallyman.Route{
-			Kind: s.Kind, Handler: s.Handler(opts),
+			Kind: s.Kind, Handler: s.Handler(opts), Confirm: s.Confirm(opts),
 			Timeout: s.Timeout, MaxAttempts: s.MaxAttempts, Eager: s.Eager,
 		})
 		if err != nil {
@@ -146,11 +153,42 @@ func (c *Config) Mux(opts Options) (*tallyman.Mux, error) {
 
 // Handler makes the handler that s describes.
 func (s Spec) Handler(opts Options) tallyman.Handler {
+	var (
+		h      tallyman.Handler
+		intent string
+	)
 	if s.HTTP != "" {
-		return &HTTP{URL: s.HTTP, Headers: s.Headers, MaxResult: s.MaxResult, Transport: opts.Transport}
+		h, intent = s.post(s.HTTP, opts), "POST "+s.HTTP
+		if u, err := parseURL(s.HTTP); err == nil {
+			intent = "POST " + place(u) // without secrets
+		}
+	} else {
+		h, intent = s.program(s.Exec, opts), "run "+strings.Join(s.Exec, " ")
 	}
+	if s.Confirm(opts) != nil {
+		h = announced{h, intent}
+	}
+	return h
+}
+
+// Confirm makes the confirm of the handler, nil if s has none.
+func (s Spec) Confirm(opts Options) tallyman.Confirm {
+	switch {
+	case s.ConfirmHTTP != "":
+		return s.post(s.ConfirmHTTP, opts).Confirm
+	case s.ConfirmExec != nil:
+		return s.program(s.ConfirmExec, opts).Confirm
+	}
+	return nil
+}
+
+func (s Spec) post(url string, opts Options) *HTTP {
+	return &HTTP{URL: url, Headers: s.Headers, MaxResult: s.MaxResult, Transport: opts.Transport}
+}
+
+func (s Spec) program(argv []string, opts Options) *Exec {
 	return &Exec{
-		Argv: s.Exec, Dir: s.Dir, Env: s.Env, MaxResult: s.MaxResult,
+		Argv: argv, Dir: s.Dir, Env: s.Env, MaxResult: s.MaxResult,
 		KillAfter: s.KillAfter, Logger: opts.Logger,
 	}
 }

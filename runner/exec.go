@@ -68,12 +68,15 @@ func (e *Exec) Handle(ctx context.Context, claim *tallyman.Claim) (tallyman.Resu
 	if cause := context.Cause(ctx); cause != nil {
 		return tallyman.Result{}, fmt.Errorf("runner: %s was not started: %w", e.name(), cause)
 	}
-	end, err := e.run(ctx, claim)
+	end, err := e.run(ctx, claim, claim.Progress)
 	if err != nil {
 		return tallyman.Result{}, err
 	}
 	return e.judge(ctx, end)
 }
+
+// saveFunc makes progress durable, as tallyman.Claim.Progress does.
+type saveFunc func(ctx context.Context, offset uint64, state []byte) error
 
 // ending is how an attempt went.
 type ending struct {
@@ -170,6 +173,7 @@ func tooLarge(limit int) error {
 var ownVariables = []string{
 	"TALLYMAN_ID", "TALLYMAN_KIND", "TALLYMAN_QUEUE", "TALLYMAN_ATTEMPT", "TALLYMAN_TOKEN",
 	"TALLYMAN_OFFSET", "TALLYMAN_CONTENT_TYPE", "TALLYMAN_CHECKPOINT_FD", "TALLYMAN_PROGRESS_FD",
+	"TALLYMAN_INTENT", // of confirm programs alone
 }
 
 func environment(base []string, own map[string]string, claim *tallyman.Claim) []string {
@@ -181,9 +185,9 @@ func environment(base []string, own map[string]string, claim *tallyman.Claim) []
 		claim.ID(), claim.Kind(), claim.Queue(), strconv.Itoa(claim.Attempt()), strconv.FormatUint(claim.Token(), 10),
 		strconv.FormatUint(claim.Offset(), 10), claim.ContentType(), "3", "4",
 	}
-	for i, name := range ownVariables {
+	for i, value := range values {
 		// A content type is the producer's word for it, and no variable can hold a NUL.
-		env = append(env, name+"="+strings.ReplaceAll(values[i], "\x00", ""))
+		env = append(env, ownVariables[i]+"="+strings.ReplaceAll(value, "\x00", ""))
 	}
 	return env
 }

@@ -12,6 +12,6 @@ import (
 
 const execSupported = false
 
-func (e *Exec) run(context.Context, *tallyman.Claim) (ending, error) {
+func (e *Exec) run(context.Context, *tallyman.Claim, saveFunc, ...string) (ending, error) {
 	return ending{}, errors.New("runner: exec handlers need Linux or macOS, not " + runtime.GOOS + "; use an http handler, or a worker on another system")
 }

@@ -37,7 +37,7 @@ type process struct {
 
 // run starts the program, serves its pipes, ends it when it has to end, and
 // returns when nothing of it is left.
-func (e *Exec) run(ctx context.Context, claim *tallyman.Claim) (ending, error) {
+func (e *Exec) run(ctx context.Context, claim *tallyman.Claim, save saveFunc, env ...string) (ending, error) {
 	pipes, err := openPipes()
 	if err != nil {
 		return ending{}, fmt.Errorf("runner: %s: open pipes: %w", e.name(), err)
@@ -49,7 +49,7 @@ func (e *Exec) run(ctx context.Context, claim *tallyman.Claim) (ending, error) {
 	defer p.abort(nil)
 	p.cmd = exec.Command(e.Argv[0], e.Argv[1:]...)
 	p.cmd.Dir = e.Dir
-	p.cmd.Env = environment(p.cmd.Environ(), e.Env, claim)
+	p.cmd.Env = append(environment(p.cmd.Environ(), e.Env, claim), env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = pipes.stdin.child, pipes.stdout.child, pipes.stderr.child
 	p.cmd.ExtraFiles = []*os.File{pipes.checkpoint.child, pipes.progress.child}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -62,7 +62,7 @@ func (e *Exec) run(ctx context.Context, claim *tallyman.Claim) (ending, error) {
 	saveCtx, endSaves := saveContext(ctx, e.killAfter()+saveGrace)
 	defer endSaves()
 
-	p.serve(e, saveCtx, claim)
+	p.serve(e, saveCtx, claim, save)
 	stopped := p.await(ctx, e.killAfter())
 	p.kill(syscall.SIGKILL) // whoever is left of the group
 	p.finish()
@@ -110,11 +110,11 @@ func (e *Exec) startError(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		hint = "; make it executable (chmod +x)"
 	}
-	return fmt.Errorf("runner: cannot start %q: %w%s", e.Argv[0], err, hint)
+	return startError{fmt.Errorf("runner: cannot start %q: %w%s", e.Argv[0], err, hint)}
 }
 
 // serve starts the goroutines at our end of the pipes.
-func (p *process) serve(e *Exec, saveCtx context.Context, claim *tallyman.Claim) {
+func (p *process) serve(e *Exec, saveCtx context.Context, claim *tallyman.Claim, save saveFunc) {
 	// The program need not read its input: EPIPE, or our own close, ends these.
 	p.writers.Go(func() { feed(p.pipes.stdin.ours, claim.Payload()) })
 	checkpoint := claim.Checkpoint()
@@ -133,7 +133,7 @@ func (p *process) serve(e *Exec, saveCtx context.Context, claim *tallyman.Claim)
 	})
 	p.readers.Go(func() {
 		err := readProgress(newSource(p.pipes.progress.ours), func(offset uint64, state []byte) error {
-			return claim.Progress(saveCtx, offset, state)
+			return save(saveCtx, offset, state)
 		})
 		if err != nil {
 			p.abort(err)

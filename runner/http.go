@@ -65,6 +65,12 @@ func (h *HTTP) Handle(ctx context.Context, claim *tallyman.Claim) (tallyman.Resu
 	if err != nil {
 		return tallyman.Result{}, err
 	}
+	result, _, err := h.exchange(ctx, req)
+	return result, err
+}
+
+// exchange sends the request and reads the answer.
+func (h *HTTP) exchange(ctx context.Context, req *http.Request) (tallyman.Result, http.Header, error) {
 	client := http.Client{
 		Transport: h.Transport,
 		// Following would repeat the POST, or turn it into a GET.
@@ -75,11 +81,11 @@ func (h *HTTP) Handle(ctx context.Context, claim *tallyman.Claim) (tallyman.Resu
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return tallyman.Result{}, failure(ctx, req.URL, err)
+		return tallyman.Result{}, nil, failure(ctx, req.URL, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return tallyman.Result{}, refusal(ctx, req.URL, resp)
+		return tallyman.Result{}, nil, refusal(ctx, req.URL, resp)
 	}
 	limit := h.MaxResult
 	if limit <= 0 {
@@ -87,9 +93,9 @@ func (h *HTTP) Handle(ctx context.Context, claim *tallyman.Claim) (tallyman.Resu
 	}
 	body, err := readAtMost(resp.Body, limit)
 	if err != nil {
-		return tallyman.Result{}, failure(ctx, req.URL, err)
+		return tallyman.Result{}, nil, failure(ctx, req.URL, err)
 	}
-	return tallyman.Result{Body: body, ContentType: resp.Header.Get("Content-Type")}, nil
+	return tallyman.Result{Body: body, ContentType: resp.Header.Get("Content-Type")}, resp.Header, nil
 }
 
 func (h *HTTP) request(ctx context.Context, claim *tallyman.Claim) (*http.Request, error) {

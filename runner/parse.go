@@ -75,7 +75,7 @@ func (d *document) handlers(root ast.Node) []Spec {
 }
 
 const (
-	anyFields  = "kind, exec, http, timeout, max_attempts, eager, max_result"
+	anyFields  = "kind, exec, http, confirm, timeout, max_attempts, eager, max_result"
 	execFields = "env, dir, kill_after"
 	httpFields = "headers"
 )
@@ -100,9 +100,16 @@ func (d *document) set(s *Spec, f field) {
 		s.Kind = d.text(f)
 	case "exec":
 		s.Exec = d.argv(f)
+	case "confirm":
+		if _, isText := d.scalar(f.value); isText {
+			s.ConfirmHTTP = d.text(f)
+			d.checkURL(f, s.ConfirmHTTP)
+		} else {
+			s.ConfirmExec = d.argv(f)
+		}
 	case "http":
 		s.HTTP = d.text(f)
-		d.checkURL(f.line, s.HTTP)
+		d.checkURL(f, s.HTTP)
 	case "timeout":
 		s.Timeout = d.duration(f)
 		if s.Timeout == 0 {
@@ -157,7 +164,7 @@ func (d *document) check(s *Spec, set map[string]int) {
 	case isHTTP:
 		d.notWith(set, "http", execFields, "exec")
 	}
-	if isExec {
+	if isExec || s.ConfirmExec != nil {
 		dir := s.Dir
 		if !filepath.IsAbs(dir) {
 			dir = filepath.Join(filepath.Dir(d.name), dir)
@@ -180,34 +187,38 @@ func (d *document) notWith(set map[string]int, is, fields, other string) {
 func (d *document) argv(f field) []string {
 	items, ok := d.list(f.value)
 	if !ok {
-		d.failf(f.line, "exec must be a list of the program and its arguments, such as exec: [./resize.sh, --fast]; no shell is involved (for one, write exec: [sh, -c, \"...\"])")
+		d.failf(f.line, "%s must be a list of the program and its arguments, such as %s: [./resize.sh, --fast]; no shell is involved (for one, write %s: [sh, -c, \"...\"])", f.name, f.name, f.name)
 		return nil
 	}
 	if len(items) == 0 {
-		d.failf(f.line, "exec is empty; name a program, such as exec: [./resize.sh]")
+		d.failf(f.line, "%s is empty; name a program, such as %s: [./resize.sh]", f.name, f.name)
 	}
 	var argv []string
 	for i, item := range items {
 		arg, ok := d.scalar(item)
 		switch {
 		case !ok:
-			d.failf(lineOf(item), "item %d of exec is not text; put it into quotes", i+1)
+			d.failf(lineOf(item), "item %d of %s is not text; put it into quotes", i+1, f.name)
 		case i == 0 && arg == "":
-			d.failf(lineOf(item), "the first item of exec is empty; name a program")
+			d.failf(lineOf(item), "the first item of %s is empty; name a program", f.name)
 		case strings.ContainsRune(arg, 0):
-			d.failf(lineOf(item), "item %d of exec holds a NUL byte, which no argument can; remove it", i+1)
+			d.failf(lineOf(item), "item %d of %s holds a NUL byte, which no argument can; remove it", i+1, f.name)
 		}
 		argv = append(argv, arg)
 	}
 	return argv
 }
 
-func (d *document) checkURL(line int, raw string) {
+func (d *document) checkURL(f field, raw string) {
 	if raw == "" {
 		return // reported as no text
 	}
 	if _, err := parseURL(raw); err != nil {
-		d.failf(line, "http %q is not a usable URL: %v; write it as http://HOST:PORT/PATH", raw, err)
+		or := ""
+		if f.name == "confirm" {
+			or = ", or as a list to run a program"
+		}
+		d.failf(f.line, "%s %q is not a usable URL: %v; write it as http://HOST:PORT/PATH%s", f.name, raw, err, or)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestParse_Errors(t *testing.T) {
 	t.Parallel()
 	const ok = "handlers:\n  - kind: a\n    exec: [x]\n    "
 	const add = "add at least one, such as:\n  handlers:\n    - kind: resize\n      exec: [./resize.sh]"
-	const list = "an entry may have kind, exec, http, timeout, max_attempts, eager, max_result; with exec also env, dir, kill_after; with http also headers"
+	const list = "an entry may have kind, exec, http, confirm, timeout, max_attempts, eager, max_result; with exec also env, dir, kill_after; with http also headers"
 	for _, tt := range []struct{ name, file, want string }{
 		{"empty file", "", "p.yaml:1: the file is empty; " + add},
 		{"comments only", "# nothing\n", "p.yaml:1: the file is empty; " + add},
@@ -111,6 +111,9 @@ func TestParse_Errors(t *testing.T) {
 		{"url", "handlers:\n  - kind: a\n    http: localhost:80\n", `p.yaml:3: http "localhost:80" is not a usable URL: it does not begin with http:// or https://; write it as http://HOST:PORT/PATH`},
 		{"header of ours", "handlers:\n  - kind: a\n    http: http://a\n    headers: {tallyman-id: x}\n", "p.yaml:4: header tallyman-id is set by the worker for each command; remove it"},
 		{"bad header", "handlers:\n  - kind: a\n    http: http://a\n    headers: {\"a b\": x}\n", `p.yaml:4: header "a b" is no valid HTTP header; names are like X-Api-Key, values have no control characters`},
+		{"confirm as mapping", ok + "confirm: {a: b}\n", `p.yaml:4: confirm must be a list of the program and its arguments, such as confirm: [./resize.sh, --fast]; no shell is involved (for one, write confirm: [sh, -c, "..."])`},
+		{"confirm url", ok + "confirm: ./look.sh\n", `p.yaml:4: confirm "./look.sh" is not a usable URL: it does not begin with http:// or https://; write it as http://HOST:PORT/PATH, or as a list to run a program`},
+		{"intent of ours", ok + "env: {TALLYMAN_INTENT: x}\n", "p.yaml:4: env TALLYMAN_INTENT is set by the worker for each command; choose another name"},
 		{"two at once", ok + "timeout: 1\n    max_attempts: x\n", "p.yaml:4: timeout \"1\" has no unit; write 1s for seconds (units: ms s m h)\n" +
 			`p.yaml:5: max_attempts "x" is not a whole number from 1 to 1000000; leave it out for the pool's setting`},
 	} {

@@ -8,6 +8,7 @@
 //   - As long as it lies there, a second command with the same queue, kind and
 //     id is refused ([ErrRepeated]), with no time window and across restarts.
 //   - A [Delivery] is acked only against a [command.Proof] of durability.
+//     [Stream.Remove] is for whoever acts on a record that speaks for the sequence.
 //   - A [Fetcher] holds no more deliveries than it was told to want.
 //
 // # Not guaranteed

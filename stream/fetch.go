@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,9 @@ const (
 	maxOutstanding = 4096
 	// maxBatch is how many deliveries are handed over at once.
 	maxBatch = 256
+	// pullBytes bounds what one pull brings. The server cuts a connection for
+	// which more than 64 MiB wait.
+	pullBytes = 16 << 20
 	// pullGrace is how long after its expiry a pull may stay unanswered before
 	// it counts as lost.
 	pullGrace = 2 * time.Second
@@ -53,6 +57,7 @@ type Fetcher struct {
 	// Owned by the goroutine in Run.
 	messages chan *nats.Msg
 	pulls    []*pull
+	whole    bool          // the next delivery is larger than the bound of a pull
 	asked    int           // sum of pulls[].left
 	pause    time.Duration // before the next pull, after a refusal
 	resumeAt time.Time
@@ -67,6 +72,7 @@ type pull struct {
 	sub    *nats.Subscription
 	sentAt time.Time
 	left   int
+	got    bool // it has brought something
 }
 
 // NewFetcher returns a fetcher; Run starts it.
@@ -172,7 +178,11 @@ func (f *Fetcher) pull() error {
 	if time.Now().Before(f.resumeAt) || !f.stream.nc.IsConnected() {
 		return nil
 	}
-	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d}`, n, f.cfg.Expires)
+	most := max(pullBytes, 2*f.stream.nc.MaxPayload())
+	if f.whole {
+		n, most, f.whole = 1, 0, false // 0: no bound
+	}
+	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"max_bytes":%d}`, n, f.cfg.Expires, most)
 	inbox := f.stream.nc.NewInbox()
 	sub, err := f.stream.nc.ChanSubscribe(inbox, f.messages)
 	if err != nil {
@@ -220,6 +230,7 @@ func (f *Fetcher) accept(m *nats.Msg) *Delivery {
 		return nil
 	}
 	f.asked--
+	p.got = true
 	if p.left--; p.left == 0 {
 		f.end(p)
 	}
@@ -235,10 +246,13 @@ func (f *Fetcher) status(p *pull, code, text string) {
 	switch {
 	case code == "404", code == "408" && text != "Requests Pending", code == "409" && text == "Batch Completed":
 		f.works()
+	case code == "409" && text == "Message Size Exceeds MaxBytes":
+		f.whole = !p.got
+		f.works()
 	case code == "503":
 		f.refuse(f.explain())
 	case code == "409" && text == "Consumer Deleted":
-		f.refuse(fmt.Errorf("stream: fetch from queue %q: %w: its consumer was deleted; run tallyman init --queue %s", f.cfg.Queue, ErrNoQueue, f.cfg.Queue))
+		f.refuse(f.gone("its consumer was deleted"))
 	default: // leadership change, server shutdown, too many pulls
 		f.refuse(fmt.Errorf("stream: fetch from queue %q: server says %s %s", f.cfg.Queue, code, text))
 	}
@@ -250,9 +264,15 @@ func (f *Fetcher) explain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if _, err := f.stream.Queue(ctx, f.cfg.Queue); errors.Is(err, ErrNoQueue) {
-		return fmt.Errorf("stream: fetch from queue %q: %w; run tallyman init --queue %s", f.cfg.Queue, ErrNoQueue, f.cfg.Queue)
+		return f.gone("its consumer does not exist")
 	}
 	return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, ErrUnavailable)
+}
+
+// gone is the error for a queue without its consumer, which only an operator mends.
+func (f *Fetcher) gone(why string) error {
+	return fmt.Errorf("stream: fetch from queue %q: %w: %s; create it with: tallyman init --pool %s --queue %s",
+		f.cfg.Queue, ErrNoQueue, why, strings.TrimSuffix(f.stream.name, Name("")), f.cfg.Queue)
 }
 
 // watch gives up pulls whose end the server never told.

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -162,6 +163,98 @@ func TestFetcher_TakesNoMoreThanWanted(t *testing.T) {
 	}
 }
 
+func TestFetcher_LargeCommands(t *testing.T) {
+	t.Parallel()
+	const many, size, huge = 48, 1_000_000, 18 << 20
+	dir := t.TempDir()
+	// A command that a server with a larger max_payload took is larger than the
+	// bound of a pull.
+	big, err := embedded.Start(embedded.Config{Dir: dir, MaxPayload: 20 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(big.Close)
+	nc, err := big.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Create(t.Context(), js, stream.Config{Pool: "main", Lease: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range many + 1 {
+		n := size
+		if i == many/2 {
+			n = huge
+		}
+		if _, err := js.Publish(t.Context(), fmt.Sprintf("main.commands.default.k.%d", i), make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc.Close()
+	big.Close()
+
+	server, err := embedded.Start(embedded.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	nc, err = server.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pipe.Close() })
+	s, err := stream.Open(t.Context(), nc, js, pipe, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls, err := nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &inbox{want: many + 1}
+	fetch(t, s, b, make(chan struct{}))
+	eventually(t, "all commands to arrive", func() bool { got, _ := b.state(); return got == many+1 })
+	if _, notices := b.state(); len(notices) > 0 {
+		t.Errorf("got %v, want no complaint", notices)
+	}
+	whole := 0
+	for {
+		m, err := pulls.NextMsg(10 * time.Millisecond)
+		if err != nil {
+			break
+		}
+		var asked struct {
+			Batch    int `json:"batch"`
+			MaxBytes int `json:"max_bytes"`
+		}
+		if err := json.Unmarshal(m.Data, &asked); err != nil {
+			t.Fatal(err)
+		}
+		if asked.MaxBytes == 0 {
+			whole++
+		}
+		if asked.MaxBytes == 0 && asked.Batch != 1 || asked.MaxBytes > 16<<20 {
+			t.Errorf("a pull asks for %s, want one command or at most 16 MiB", m.Data)
+		}
+	}
+	if whole == 0 {
+		t.Error("no pull asks for the command that is larger than the bound")
+	}
+}
+
 func TestFetcher_SurvivesItsConsumer(t *testing.T) {
 	t.Parallel()
 	s, js := newStream(t, stream.Config{Lease: 30 * time.Second})
@@ -173,7 +266,7 @@ func TestFetcher_SurvivesItsConsumer(t *testing.T) {
 	}
 	eventually(t, "word of the missing queue", func() bool {
 		_, notices := b.state()
-		return len(notices) > 0 && strings.Contains(notices[len(notices)-1], "tallyman init --queue default")
+		return len(notices) > 0 && strings.Contains(notices[len(notices)-1], "tallyman init --pool main --queue default")
 	})
 	if err := publish(t, s, "c-1"); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,29 @@ func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error
 	return nil
 }
 
+// Republish sends a command that was in the stream before, as Publish does but
+// without a message id: within the duplicate window the server would take it
+// for the copy that has left, and swallow it. As long as a copy is in the stream
+// the server refuses it with ErrRepeated. What was once stored is not refused
+// for its size.
+func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) error {
+	m, size, err := s.encode(env)
+	if err != nil {
+		return err
+	}
+	delete(m.Header, command.HeaderMsgID)
+	if size > int(s.nc.MaxPayload()) {
+		// It came without them, or it would not have fitted; they only repeat
+		// what subject and payload say.
+		delete(m.Header, command.HeaderID)
+		delete(m.Header, command.HeaderDigest)
+	}
+	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
+		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
+	}
+	return nil
+}
+
 // Check returns the error, ErrTooLarge among them, with which Publish would
 // refuse the command without asking the server.
 func (s *Stream) Check(env command.Envelope) error {
@@ -54,6 +77,15 @@ func (s *Stream) Check(env command.Envelope) error {
 }
 
 func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
+	m, size, err := s.encode(env)
+	if err == nil && size > s.Limit() {
+		return nil, fmt.Errorf("stream: publish %q: %w: %d bytes with headers, max_payload of the server leaves %d; store the body elsewhere and submit a reference", env.ID, ErrTooLarge, size, s.Limit())
+	}
+	return m, err
+}
+
+// encode makes a message of a command, and tells how many bytes it has at most, headers included.
+func (s *Stream) encode(env command.Envelope) (m *nats.Msg, size int, err error) {
 	h := make(nats.Header, 5)
 	values := [...]string{env.ID, string(env.Digest), env.ContentType, string(env.Token)}
 	// Spaces around a header's value get lost on the way, so the id itself would
@@ -61,10 +93,10 @@ func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 	h[command.HeaderMsgID] = values[3:4:4]
 	h[command.HeaderID] = values[0:1:1]
 	h[command.HeaderDigest] = values[1:2:2]
-	size := 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
+	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
 	if env.ContentType != "" {
 		if strings.ContainsAny(env.ContentType, "\r\n") {
-			return nil, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
+			return nil, 0, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
 		}
 		h[command.HeaderContentType] = values[2:3:3]
 	}
@@ -72,10 +104,7 @@ func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
 		h[command.HeaderNotAfter] = []string{env.NotAfter.UTC().Format(time.RFC3339Nano)}
 		size += 64
 	}
-	if size > s.Limit() {
-		return nil, fmt.Errorf("stream: publish %q: %w: %d bytes with headers, max_payload of the server leaves %d; store the body elsewhere and submit a reference", env.ID, ErrTooLarge, size, s.Limit())
-	}
-	return &nats.Msg{Subject: s.Subject(env.Queue, env.Kind, env.Token), Header: h, Data: env.Payload}, nil
+	return &nats.Msg{Subject: s.Subject(env.Queue, env.Kind, env.Token), Header: h, Data: env.Payload}, size, nil
 }
 
 func (s *Stream) onAck(subject string, done func(Accepted, error)) pipeline.OnReply {
@@ -106,6 +135,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrIndeterminate, err)
 	case 10054: // message size exceeds maximum
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case 10109: // the stream is sealed
+		return fmt.Errorf("%w: %w", ErrSealed, err)
 	case 10059: // stream not found
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
 	case 10037: // no message found
@@ -130,6 +161,12 @@ type Stored struct {
 // queue and kind, as the stream's leader has it. ErrNotFound means none.
 func (s *Stream) Find(ctx context.Context, token command.Token) (Stored, error) {
 	return s.get(ctx, map[string]any{"last_by_subj": s.prefix + "*.*." + string(token)})
+}
+
+// Occupant returns the stored command that has the subject of env, and for as
+// long as it is there keeps env out. ErrNotFound means none.
+func (s *Stream) Occupant(ctx context.Context, env command.Envelope) (Stored, error) {
+	return s.get(ctx, map[string]any{"last_by_subj": s.Subject(env.Queue, env.Kind, env.Token)})
 }
 
 // Get returns the stored command with sequence seq as the stream's leader has
@@ -192,9 +229,18 @@ func (s *Stream) stored(data []byte) (Stored, error) {
 	return out, nil
 }
 
+// Names takes the subject of a stored command apart, as Sequences gives it.
+func (s *Stream) Names(subject string) (queue, kind string, token command.Token) {
+	return s.parse(subject)
+}
+
 // parse takes a subject of this stream apart.
 func (s *Stream) parse(subject string) (queue, kind string, token command.Token) {
-	rest, ok := strings.CutPrefix(subject, s.prefix)
+	return parse(s.prefix, subject)
+}
+
+func parse(prefix, subject string) (queue, kind string, token command.Token) {
+	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
 		return "", "", ""
 	}

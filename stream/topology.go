@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,10 @@ var (
 	ErrTooLarge = errors.New("command too large")
 	// ErrNoStream means that the pool's command stream does not exist.
 	ErrNoStream = errors.New("no such stream")
+	// ErrForeign means that something else made the stream of that name.
+	ErrForeign = errors.New("it is there already, and not of this pool; choose another name for the pool, or remove it")
+	// ErrSealed means that the stream was sealed by hand, so that it takes nothing any more.
+	ErrSealed = errors.New("stream is sealed")
 	// ErrNoQueue means that the queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
 	// ErrNotFound means that the stream does not hold the message.
@@ -68,17 +73,27 @@ func (s *Stream) Subject(queue, kind string, token command.Token) string {
 	return s.prefix + queue + "." + kind + "." + string(token)
 }
 
+// Subject returns the subject of a command of a pool.
+func Subject(pool, queue, kind string, token command.Token) string {
+	return subjectPrefix(pool) + queue + "." + kind + "." + string(token)
+}
+
 // Create makes the stream and its consumers or brings them up to cfg. It never
-// removes a queue. Safe to repeat.
+// removes a queue, nor resumes one that is paused. Safe to repeat. A stream with
+// other subjects is left as it is, with ErrForeign.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	have, err := existing(ctx, js, Name(cfg.Pool))
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
 	}
+	subjects := []string{subjectPrefix(cfg.Pool) + "*.*.*"}
+	if have.Name != "" && !slices.Equal(have.Subjects, subjects) {
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrForeign)
+	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:                 Name(cfg.Pool),
 		Description:          "Tallyman: commands that await their receipt",
-		Subjects:             []string{subjectPrefix(cfg.Pool) + "*.*.*"},
+		Subjects:             subjects,
 		Retention:            jetstream.WorkQueuePolicy,
 		Storage:              jetstream.FileStorage,
 		Replicas:             cmp.Or(cfg.Replicas, have.Replicas, 1),
@@ -101,6 +116,10 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		if err := command.ValidateName("queue", q); err != nil {
 			return fmt.Errorf("stream: create queue: %w", err)
 		}
+		was, err := consumer(ctx, str, q)
+		if err != nil {
+			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
+		}
 		if _, err := str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 			Durable:       q,
 			Description:   "Tallyman: queue " + q,
@@ -109,6 +128,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 			AckWait:       cfg.Lease,
 			MaxDeliver:    -1, // attempts are bounded by the worker: past this limit a message would stay, invisible
 			MaxAckPending: -1, // commands that wait for their retry count against it
+			PauseUntil:    was.PauseUntil,
+			Metadata:      was.Metadata,
 		}); err != nil {
 			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
@@ -126,6 +147,18 @@ func existing(ctx context.Context, js jetstream.JetStream, name string) (jetstre
 		return jetstream.StreamConfig{}, pipeline.Away(err)
 	}
 	return str.CachedInfo().Config, nil
+}
+
+// consumer returns the configuration of a consumer, or an empty one if there is none.
+func consumer(ctx context.Context, str jetstream.Stream, name string) (jetstream.ConsumerConfig, error) {
+	cons, err := str.Consumer(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return jetstream.ConsumerConfig{}, nil
+	case err != nil:
+		return jetstream.ConsumerConfig{}, err
+	}
+	return cons.CachedInfo().Config, nil
 }
 
 // Stream is a pool's command stream. It is safe for concurrent use.
@@ -156,8 +189,10 @@ type Queue struct {
 	Pending     uint64 // not yet delivered
 	Outstanding int    // delivered and not settled: running, or waiting for a retry
 	Redelivered int
-	Waiting     int // pulls of workers that wait for commands
+	Delivered   uint64 // the newest sequence that was ever delivered; those before it were, too
+	Waiting     int    // pulls of workers that wait for commands
 	Paused      bool
+	PausedUntil time.Time // zero if it is not paused
 }
 
 // Queues lists the pool's queues.
@@ -193,11 +228,15 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 }
 
 func queueOf(info *jetstream.ConsumerInfo) Queue {
-	return Queue{
+	q := Queue{
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
-		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered,
+		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream,
 		Waiting: info.NumWaiting, Paused: info.Paused,
 	}
+	if until := info.Config.PauseUntil; info.Paused && until != nil {
+		q.PausedUntil = *until
+	}
+	return q
 }
 
 // State is what the stream holds.

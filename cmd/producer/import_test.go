@@ -1,13 +1,19 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/embedded"
 )
@@ -91,11 +97,35 @@ func TestImport_Usage(t *testing.T) {
 	}
 }
 
+// stored returns how many commands the pool holds.
+func stored(t *testing.T, pool *tallyman.Pool) uint64 {
+	t.Helper()
+	st, err := pool.Commands().State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Messages
+}
+
+// awaitStored waits until an import has submitted so many commands.
+func awaitStored(t *testing.T, pool *tallyman.Pool, n uint64) {
+	t.Helper()
+	deadline, tick := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for stored(t, pool) < n {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the import does not submit")
+		}
+	}
+}
+
 // TestImport_Restart feeds an import line by line while its server goes and
 // comes back. The text summary is checked on the way.
 func TestImport_Restart(t *testing.T) {
 	t.Parallel()
-	s, _ := newPool(t, embedded.Config{})
+	s, pool := newPool(t, embedded.Config{})
 	in, feed := io.Pipe()
 	p := clitest.Start(t, t.TempDir(), in, "import", "-", "--server", s.URL(), "--kind", "k", "--id-from-content", "--format", "lines")
 	line := 0
@@ -108,6 +138,7 @@ func TestImport_Restart(t *testing.T) {
 		}
 	}
 	write(300)
+	awaitStored(t, pool, 1)
 	s.Kill()
 	write(300)
 	if err := s.Restart(); err != nil {
@@ -125,5 +156,119 @@ func TestImport_Restart(t *testing.T) {
 	}
 	if read != line || accepted+absorbed != line || conflicts+failed != 0 {
 		t.Errorf("got %q, want all %d accepted or absorbed", p.Stdout(), line)
+	}
+}
+
+// bigImport is an import of many lines, whose last one never comes.
+type bigImport struct {
+	*clitest.Process
+	pool *tallyman.Pool
+	dir  string
+	text string
+	args []string
+	in   *io.PipeReader
+	more chan struct{} // closed to let it have more than the first lines
+	fed  chan struct{} // closed once nothing is written to it any more
+}
+
+const bigLines = 20_000
+
+// startBig returns once the import submits.
+func startBig(t *testing.T) *bigImport {
+	t.Helper()
+	s, pool := newPool(t, embedded.Config{})
+	var text strings.Builder
+	for i := range bigLines {
+		fmt.Fprintf(&text, "{\"sku\":%d}\n", i)
+	}
+	b := &bigImport{
+		pool: pool, dir: t.TempDir(), text: text.String(), more: make(chan struct{}), fed: make(chan struct{}),
+		args: []string{"--server", s.URL(), "--kind", "k", "--id-field", "sku", "--format", "jsonl", "--json"},
+	}
+	in, feed := io.Pipe()
+	b.in = in
+	go func() {
+		defer close(b.fed)
+		last := strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n") + 1
+		defer feed.Close()
+		// Line by line, so that nothing cuts one. Ends with the process at the latest.
+		n := 0
+		for line := range strings.Lines(b.text[:last]) {
+			if n++; n == bigLines/10 {
+				<-b.more
+			}
+			if _, err := io.WriteString(feed, line); err != nil {
+				return
+			}
+		}
+	}()
+	b.Process = clitest.Start(t, b.dir, in, append([]string{"import", "-"}, b.args...)...)
+	t.Cleanup(func() { in.CloseWithError(io.ErrClosedPipe) }) // or the process would be waited for in vain
+	awaitStored(t, pool, bigLines/20)
+	return b
+}
+
+// end sends a signal while lines pour in, and returns the exit code and how much is stored.
+func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, left uint64) {
+	t.Helper()
+	close(b.more)
+	b.Signal(t, s)
+	code = b.Wait(t)
+	b.in.CloseWithError(io.ErrClosedPipe)
+	<-b.fed
+	if left = stored(t, b.pool); left >= bigLines-1 {
+		t.Fatal("the import did not end in the middle")
+	}
+	return code, left
+}
+
+// TestImport_KilledInMidSubmit kills an import while it submits, and runs it
+// again on the same lines.
+func TestImport_KilledInMidSubmit(t *testing.T) {
+	t.Parallel()
+	b := startBig(t)
+	code, before := b.end(t, syscall.SIGKILL)
+	if code != -1 {
+		t.Fatalf("the import ended with %d, want killed", code)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "big.jsonl"), []byte(b.text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := clitest.Run(t, b.dir, nil, append([]string{"import", "big.jsonl"}, b.args...)...)
+	var sum summary
+	if err := json.Unmarshal([]byte(stdout), &sum); err != nil || code != 0 {
+		t.Fatalf("again: exit code %d, %q, %v; stderr %q", code, stdout, err, stderr)
+	}
+	if sum.Read != bigLines || sum.Accepted+sum.Absorbed != bigLines || uint64(sum.Absorbed) < before {
+		t.Errorf("again: got %+v, want %d lines, those of the first run absorbed, at least %d", sum, bigLines, before)
+	}
+	// Had any been accepted twice, the stream would have handed out more sequences.
+	st, err := b.pool.Commands().State(t.Context())
+	if err != nil || st.Messages != bigLines || st.LastSeq != bigLines {
+		t.Errorf("got the stream %+v, %v; want each of the %d ids once", st, err, bigLines)
+	}
+	report, err := audit.Run(t.Context(), b.pool.Commands(), b.pool.Records(), audit.Options{Against: func(yield func(audit.Accepted, error) bool) {
+		for i := range bigLines {
+			if !yield(audit.Accepted{ID: strconv.Itoa(i)}, nil) {
+				return
+			}
+		}
+	}})
+	if err != nil || !report.Balanced || report.Pending != bigLines || report.Compared != bigLines {
+		t.Errorf("got %+v, %v; want balanced books with all of them pending", report, err)
+	}
+}
+
+// TestImport_SeesThroughWhatIsUnderWay interrupts an import while it submits.
+func TestImport_SeesThroughWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := startBig(t)
+	code, stored := b.end(t, syscall.SIGINT)
+	var sum summary
+	if err := json.Unmarshal([]byte(b.Stdout()), &sum); err != nil || code != 1 {
+		t.Fatalf("exit code %d, %q, %v; want 1 and a summary", code, b.Stdout(), err)
+	}
+	if want := (summary{Read: int(stored), Accepted: int(stored)}); sum != want {
+		t.Errorf("got %+v, want %+v: what the stream holds was accepted", sum, want)
 	}
 }

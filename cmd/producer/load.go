@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
 )
@@ -62,6 +63,8 @@ func (l *loading) run(ctx context.Context, in io.Reader) error {
 		}
 	}()
 	var pending sync.WaitGroup
+	through, end := outlasting(ctx)
+	defer end()
 	for {
 		select {
 		case <-ctx.Done():
@@ -72,13 +75,26 @@ func (l *loading) run(ctx context.Context, in io.Reader) error {
 				pending.Wait()
 				return errors.Join(l.stopped(), src.err())
 			}
-			l.submit(ctx, r, &pending)
+			l.submit(through, r, &pending)
 		}
 		if l.stopped() != nil {
 			pending.Wait()
 			return l.stopped()
 		}
 	}
+}
+
+// seeThrough is how long what is under way at a signal may take to be
+// confirmed: a server that is there needs milliseconds.
+const seeThrough = 2 * time.Second
+
+// outlasting returns a context that ends seeThrough later than ctx, with the same cause.
+func outlasting(ctx context.Context) (longer context.Context, end func()) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(seeThrough, func() { cancel(context.Cause(ctx)) })
+	})
+	return longer, func() { stop(); cancel(nil) }
 }
 
 func (l *loading) submit(ctx context.Context, r row, pending *sync.WaitGroup) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/tallyman-go/tallyman"
@@ -117,6 +118,9 @@ func idOf(line []byte, field string) (string, error) {
 		if id == "" {
 			return "", fmt.Errorf("field %q, which holds the id, is empty", field)
 		}
+		if replaced(id, value) {
+			return "", fmt.Errorf("field %q, which holds the id, is %w", field, errNotUTF8)
+		}
 		return id, nil
 	}
 	var number json.Number
@@ -124,6 +128,14 @@ func idOf(line []byte, field string) (string, error) {
 		return "", fmt.Errorf("field %q holds %.40s; an id is a string or a number", field, value)
 	}
 	return number.String(), nil // as it is spelled: 1 and 1.0 are two ids
+}
+
+// replaced tells whether reading the literal of s put U+FFFD in the place of half
+// a surrogate pair: two such ids would become one.
+func replaced(s string, literal []byte) bool {
+	const mark = string(utf8.RuneError)
+	spelled := bytes.Count(literal, []byte(mark)) + bytes.Count(bytes.ToLower(literal), []byte(`\ufffd`))
+	return strings.Count(s, mark) > spelled
 }
 
 func badJSON(err error) error {

@@ -21,6 +21,8 @@ func TestSource(t *testing.T) {
 		{"JSON with ids from the content", "jsonl", "", "[1]\n7\nno\n", []string{"1  [1]", "2  7", "3 ! not JSON"}},
 		{"JSON with bad ids", "jsonl", "id", "{}\n{\"id\":null}\n{\"id\":true}\n{\"id\":{}}\n{\"id\":\"\"}\n{\"id\":\"\xff\"}\n[1]\n{\"id\":\"ok\"}\n",
 			[]string{"1 ! no field", "2 ! holds null", "3 ! holds true", "4 ! holds {}", "5 ! is empty", "6 ! UTF-8", "7 ! JSON array", `8 ok {"id":"ok"}`}},
+		{"half a surrogate pair in an id", "jsonl", "id", "{\"id\":\"a\\ud800\"}\n{\"id\":\"b\\ufffd\ufffd\"}\n{\"id\":\"\\ud83d\\ude00\"}\n",
+			[]string{"1 ! UTF-8", "2 b\ufffd\ufffd {\"id\":\"b\\ufffd\ufffd\"}", `3 😀 {"id":"\ud83d\ude00"}`}},
 		{"lines", "lines", "", "a\n\n b \r\nc", []string{"1  a", "3   b ", "4  c"}},
 		{"a line at the limit and one above", "lines", "", strings.Repeat("x", 40) + "\r\n" + strings.Repeat("y", 41) + "\nz\n",
 			[]string{"1  " + strings.Repeat("x", 40), "2 ! too large", "3  z"}},

@@ -13,13 +13,23 @@ import (
 )
 
 type auditCommand struct {
-	Close   bool `help:"If the books balance, close them, so that receipts may expire."`
-	Journal bool `help:"Audit the pool's journal, too."`
-	JSON    bool `name:"json" help:"Print JSON."`
+	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
+	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	Journal bool   `help:"Audit the pool's journal, too."`
+	JSON    bool   `name:"json" help:"Print JSON."`
 }
 
 // Run audits the pool, and the journal if asked to, and prints the reports, whatever they say.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
+	opts := audit.Options{Close: c.Close}
+	if c.Against != "" {
+		in, err := openList(c.Against)
+		if err != nil {
+			return cli.Usage(err)
+		}
+		defer in.Close()
+		opts.Against = accepted(in)
+	}
 	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
 		pool, err := tallyman.Open(ctx, nc, common.Pool)
 		if err != nil {
@@ -30,7 +40,7 @@ func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 			audit.Report
 			Journal *journal.Report `json:"journal,omitempty"`
 		}
-		if full.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), audit.Options{Close: c.Close}); err != nil {
+		if full.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
 			return err
 		}
 		if c.Journal {
@@ -132,6 +142,18 @@ func printReport(r audit.Report, out *cli.Out) error {
 	}
 	if r.CorruptCount > 0 {
 		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
+	}
+	if r.Beyond > 0 {
+		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
+	}
+	if r.Compared > 0 {
+		t.row("compared", r.Compared)
+	}
+	if r.MissingIDCount > 0 {
+		t.row("missing ids", r.MissingIDCount)
+		for _, m := range r.MissingIDs {
+			t.row("", fmt.Sprintf("%q: %s", m.ID, m.Cause))
+		}
 	}
 	t.row("")
 	t.row(r.Summary())

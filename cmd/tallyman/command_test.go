@@ -69,6 +69,29 @@ func TestShow(t *testing.T) {
 		equal(t, got, "reason", "rejected")
 		equal(t, got["command"].(map[string]any), "payload", "x")
 	})
+	t.Run("what is not filed under its id is found by the key that parked names", func(t *testing.T) {
+		record, err := kvstate.Encode(&kvstate.Record{ID: "a b", Kind: "echo", State: kvstate.Parked, Reason: kvstate.ReasonConflict, Seqs: []uint64{9}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.js(t).Publish(t.Context(), "$KV.main._conflict/9", record); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, "parked").expect(t, 0, "a b (_conflict/9)")
+		o := s.run(t, "show", "_conflict/9", "--json")
+		o.expect(t, 0)
+		equal(t, o.object(t), "id", "a b")
+		equal(t, o.object(t), "reason", "conflict")
+		s.run(t, "show", "_conflict/10").expect(t, 1, "not found")
+		s.run(t, "show", "_pool").expect(t, 1, "not found")
+	})
+	t.Run("a damaged record is named with what can be done", func(t *testing.T) {
+		if _, err := s.js(t).Publish(t.Context(), "$KV.main.x=20y", []byte("garbage")); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, "show", "x y").expect(t, 1, "damaged", "nats kv get main x=20y --raw", "nats kv purge main x=20y")
+		s.run(t, "list").expect(t, 0, "left out 1 with a damaged record; tallyman audit names them")
+	})
 	t.Run("an unknown id is an error", func(t *testing.T) {
 		s.run(t, "show", "nobody").expect(t, 1, `command "nobody": not found in pool "main"`, "never submitted")
 	})
@@ -145,7 +168,7 @@ func TestWait(t *testing.T) {
 	o = s.run(t, "wait", "x", "--json")
 	o.expect(t, 4, "parked as rejected")
 	equal(t, o.object(t), "reason", "rejected")
-	s.run(t, "wait", "nobody", "--timeout", "50ms").expect(t, 5, `wait for "nobody"`)
+	s.run(t, "wait", "nobody", "--timeout", "50ms").expect(t, 5, `no outcome of "nobody" within 50ms; tallyman show`)
 }
 
 func TestDecode(t *testing.T) {
@@ -206,6 +229,16 @@ func TestDigest(t *testing.T) {
 	o := run(t, "", "abc", "digest")
 	if want := "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n"; o.code != 0 || o.stdout != want {
 		t.Errorf("got %+v, want %s", o, want)
+	}
+}
+
+func TestConnect_Refused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	o := s.run(t, "status", "--server", strings.Replace(s.url, "op:op@", "op:s3cret@", 1))
+	o.expect(t, 1, "nats://xxxxx@127.0.0.1:", "name a user with --creds, --nkey or --context")
+	if strings.Contains(o.stderr, "s3cret") || strings.Contains(o.stderr, "is a server running") {
+		t.Errorf("got %q, want neither the password nor a doubt about the server", o.stderr)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ import (
 )
 
 type listCommand struct {
-	State string `help:"Only commands in this state." placeholder:"S"`
+	State string `help:"Only commands in this state; pending lists those that nobody has written about yet." placeholder:"S"`
 	Kind  string `help:"Only commands of this kind." placeholder:"K"`
 	Limit int    `help:"Stop after this many; 0 for no limit." default:"0" placeholder:"N"`
 	JSON  bool   `name:"json" help:"Print one JSON object per line."`
@@ -25,7 +26,7 @@ var errEnough = errors.New("enough")
 
 // Run lists records in the order in which they were last written.
 func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	states := kvstate.States()
+	states := append(kvstate.States(), pending)
 	if c.State != "" && !slices.Contains(states, kvstate.State(c.State)) {
 		return fmt.Errorf("%w: --state %q; give one of %v", cli.ErrUsage, c.State, states)
 	}
@@ -35,6 +36,9 @@ func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
 		match := func(r *kvstate.Record) bool {
 			return (c.State == "" || c.State == string(r.State)) && (c.Kind == "" || c.Kind == r.Kind)
+		}
+		if kvstate.State(c.State) == pending {
+			return c.listPending(ctx, pool, out)
 		}
 		if c.JSON {
 			return each(ctx, pool, c.Limit, match, func(e kvstate.Entry) error { return out.JSON(summaryOf(e)) })
@@ -51,9 +55,13 @@ func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 }
 
 // each calls visit with the records that match, up to limit if that is above 0.
+// Records that did not decode match nothing; a line on stderr says so.
 func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvstate.Record) bool, visit func(kvstate.Entry) error) error {
-	n := 0
+	n, damaged := 0, 0
 	err := pool.Records().Scan(ctx, func(e kvstate.Entry) error {
+		if e.Err != nil {
+			damaged++
+		}
 		if kvstate.Own(e.Key) || e.Record == nil || !match(e.Record) {
 			return nil
 		}
@@ -65,6 +73,9 @@ func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvsta
 		}
 		return nil
 	})
+	if damaged > 0 {
+		fmt.Fprintf(os.Stderr, "tallyman: left out %d with a damaged record; tallyman audit names them\n", damaged)
+	}
 	if errors.Is(err, errEnough) {
 		return nil
 	}
@@ -79,7 +90,7 @@ type summaryView struct {
 	State   kvstate.State  `json:"state"`
 	Attempt int            `json:"attempt"`
 	Owner   string         `json:"owner"`
-	At      time.Time      `json:"at"`
+	At      time.Time      `json:"at,omitzero"`
 	Reason  kvstate.Reason `json:"reason,omitempty"`
 	Error   string         `json:"error,omitempty"`
 	// Key is set where a record is not filed under its id, as that of a

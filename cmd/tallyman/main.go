@@ -18,16 +18,24 @@ type grammar struct {
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 
-	Demo   demo.Command  `cmd:"" help:"Pack a directory with workers that are killed and frozen, and prove that nothing was lost or done twice."`
-	Init   initCommand   `cmd:"" help:"Create the pool, or bring it up to date. Safe to repeat."`
-	Status statusCommand `cmd:"" help:"Show settings, queues and how many commands are in which state."`
-	List   listCommand   `cmd:"" help:"List the records of commands."`
-	Show   showCommand   `cmd:"" help:"Show everything about one command."`
-	Parked parkedCommand `cmd:"" help:"List the parked commands with the reason."`
-	Wait   waitCommand   `cmd:"" help:"Wait for the outcome of a command and print its result."`
-	Audit  auditCommand  `cmd:"" help:"Prove that every command is accounted for. Exit code 6 if not."`
-	Decode decodeCommand `cmd:"" help:"Read one MessagePack value on stdin and print it as JSON."`
-	Digest digestCommand `cmd:"" help:"Print the SHA-256 of stdin in hexadecimal."`
+	Demo    demo.Command   `cmd:"" help:"Pack a directory with workers that are killed and frozen, and prove that nothing was lost or done twice."`
+	Init    initCommand    `cmd:"" help:"Create the pool, or bring it up to date. Safe to repeat."`
+	Status  statusCommand  `cmd:"" help:"Show settings, queues and how many commands are in which state."`
+	List    listCommand    `cmd:"" help:"List the records of commands."`
+	Show    showCommand    `cmd:"" help:"Show everything about one command."`
+	Why     whyCommand     `cmd:"" help:"Tell what happened to a command, and what may be done next."`
+	Watch   watchCommand   `cmd:"" help:"Show changes of records as they happen."`
+	Parked  parkedCommand  `cmd:"" help:"List the parked commands with the reason."`
+	Requeue requeueCommand `cmd:"" help:"Send parked commands back: they run again, attempts start anew."`
+	Resolve resolveCommand `cmd:"" help:"State the result of a parked command: it becomes the receipt."`
+	Discard discardCommand `cmd:"" help:"Give parked commands up."`
+	Cancel  cancelCommand  `cmd:"" help:"Take out commands that have not ended."`
+	Pause   pauseCommand   `cmd:"" help:"Stop the deliveries of a queue."`
+	Resume  resumeCommand  `cmd:"" help:"End the pause of a queue."`
+	Wait    waitCommand    `cmd:"" help:"Wait for the outcome of a command and print its result."`
+	Audit   auditCommand   `cmd:"" help:"Prove that every command is accounted for. Exit code 6 if not."`
+	Decode  decodeCommand  `cmd:"" help:"Read one MessagePack value on stdin and print it as JSON."`
+	Digest  digestCommand  `cmd:"" help:"Print the SHA-256 of stdin in hexadecimal."`
 
 	DemoWorker demo.Worker `cmd:"" hidden:""`
 }

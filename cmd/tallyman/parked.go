@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
@@ -10,30 +13,48 @@ import (
 )
 
 type parkedCommand struct {
-	Kind string `help:"Only commands of this kind." placeholder:"K"`
-	JSON bool   `name:"json" help:"Print one JSON object per line."`
+	filterFlags
+	JSON bool `name:"json" help:"Print one JSON object per line."`
 }
 
-// Run lists what waits for a human.
+// Run lists what waits for a human, and says on stderr what may be done.
 func (c *parkedCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
+	filter, err := c.filter()
+	if err != nil {
+		return err
+	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
-		match := func(r *kvstate.Record) bool {
-			return r.State == kvstate.Parked && (c.Kind == "" || c.Kind == r.Kind)
-		}
+		now := time.Now()
+		match := func(r *kvstate.Record) bool { return r.State == kvstate.Parked && filter.Match(r, now) }
 		if c.JSON {
 			return each(ctx, pool, 0, match, func(e kvstate.Entry) error { return out.JSON(summaryOf(e)) })
 		}
+		ids, aside := 0, 0
 		t := newTable(out)
 		t.row("ID", "KIND", "QUEUE", "ATTEMPT", "SINCE", "REASON", "ERROR")
 		err := each(ctx, pool, 0, match, func(e kvstate.Entry) error {
 			r := e.Record
 			id := r.ID
-			if key := asideKey(e); key != "" && key != id {
-				id += " (" + key + ")"
+			ids++
+			if key := asideKey(e); key != "" {
+				ids--
+				aside++
+				if key != id {
+					id += " (" + key + ")"
+				}
 			}
 			t.row(id, r.Kind, r.Queue, r.Attempt, moment(r.StoredAt), r.Reason, r.Error)
 			return nil
 		})
-		return errors.Join(err, t.Flush())
+		if err = errors.Join(err, t.Flush()); err != nil {
+			return err
+		}
+		if ids > 0 {
+			fmt.Fprintln(os.Stderr, "to go on: tallyman show ID, then requeue, resolve or discard")
+		}
+		if aside > 0 {
+			fmt.Fprintln(os.Stderr, "what is filed under a key in brackets, or with one for an id, can only be discarded: tallyman discard KEY")
+		}
+		return nil
 	})
 }

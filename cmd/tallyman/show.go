@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,11 +12,13 @@ import (
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
 type showCommand struct {
-	ID   string `arg:"" help:"Id of the command, as it was submitted. Put -- before one that begins with -."`
+	ID   string `arg:"" help:"Id of the command, as it was submitted, or a key such as _conflict/7 that parked names. Put -- before one that begins with -."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }
 
@@ -36,6 +39,9 @@ func (c *showCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 // look finds the record of a command, or the command itself in the stream.
 func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, error) {
 	token, err := dedupe.Token(id)
+	if v, ok, err := lookAside(ctx, pool, id, token); ok || err != nil {
+		return v, err
+	}
 	if err != nil {
 		return recordView{}, err
 	}
@@ -44,7 +50,10 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 	for range 2 {
 		r, err := pool.Find(ctx, id)
 		if err == nil {
-			return viewOf(r), nil
+			return whole(ctx, pool, r, token)
+		}
+		if errors.Is(err, command.ErrMalformed) {
+			return recordView{}, damaged(pool, token, err)
 		}
 		if !errors.Is(err, tallyman.ErrNotFound) {
 			return recordView{}, err
@@ -61,12 +70,62 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 		id, tallyman.ErrNotFound, pool.Name(), pool.Settings().Retention)
 }
 
+// lookAside finds a record that is not filed under its id, by its key. An id
+// that looks like such a key comes first.
+func lookAside(ctx context.Context, pool *tallyman.Pool, id string, token command.Token) (recordView, bool, error) {
+	key := command.Token(id)
+	if !kvstate.Aside(key) {
+		return recordView{}, false, nil
+	}
+	if token != "" {
+		if e, err := pool.Records().Read(ctx, token); err != nil || e.Raw != nil {
+			return recordView{}, false, err
+		}
+	}
+	e, err := pool.Records().Read(ctx, key)
+	switch {
+	case err != nil:
+		return recordView{}, false, err
+	case e.Err != nil:
+		return recordView{}, false, damaged(pool, key, e.Err)
+	case e.Record == nil:
+		return recordView{}, false, nil
+	}
+	v, err := whole(ctx, pool, e.Record, key)
+	return v, true, err
+}
+
+// whole is the view of a record with what lies beside it: the payload of a
+// parked command that had no room in the record.
+func whole(ctx context.Context, pool *tallyman.Pool, r *kvstate.Record, key command.Token) (recordView, error) {
+	if c := r.Command; c != nil && len(c.Payload) == 0 && dedupe.Digest(c.Kind, nil) != r.Digest {
+		e, err := pool.Records().Read(ctx, kvstate.PayloadKey(key))
+		if err != nil {
+			return recordView{}, err
+		}
+		with := *c
+		with.Payload = e.Raw
+		full := *r
+		full.Command = &with
+		r = &full
+	}
+	v := viewOf(r)
+	v.Next = desk.Next(r, kvstate.Aside(key))
+	return v, nil
+}
+
+// damaged says what can be done about a record that does not decode.
+func damaged(pool *tallyman.Pool, key command.Token, err error) error {
+	return fmt.Errorf("the record is damaged: %w; see its bytes with: nats kv get %s %s --raw. Nothing replaces it by itself; after nats kv purge %[2]s %[3]s the id is as if never used",
+		err, pool.Name(), key)
+}
+
 // waitingView shows a command that nobody has written about yet.
 func waitingView(id string, s stream.Stored) recordView {
 	env, err := dedupe.Recognise(s.Queue, s.Kind, s.Token, s.Header, s.Payload)
 	v := recordView{
 		ID: id, Kind: s.Kind, Queue: s.Queue, Digest: string(env.Digest), State: pending, Sequence: s.Seq,
-		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{},
+		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(nil, false),
 	}
 	if err != nil {
 		v.Error = err.Error()
@@ -104,26 +163,34 @@ func (v *recordView) print(out *cli.Out) error {
 	if v.StoredAt != nil {
 		some("stored", moment(*v.StoredAt))
 	}
-	bytes := func(name string, text *string, raw []byte) {
+	bytes := func(name string, text *string, raw []byte, decoded any) {
+		if decoded != nil {
+			if said, err := json.Marshal(decoded); err == nil {
+				t.row(name+" (MessagePack)", string(said))
+				return
+			}
+		}
 		if text != nil {
 			t.row(name, *text)
 		} else if raw != nil {
 			t.row(name+" (base64)", base64.StdEncoding.EncodeToString(raw))
 		}
 	}
-	bytes("checkpoint", v.Checkpoint, v.CheckpointBase64)
-	bytes("intent", v.Intent, v.IntentBase64)
-	bytes("result", v.Result, v.ResultBase64)
+	bytes("checkpoint", v.Checkpoint, v.CheckpointBase64, v.CheckpointDecoded)
+	bytes("intent", v.Intent, v.IntentBase64, v.IntentDecoded)
+	bytes("result", v.Result, v.ResultBase64, v.ResultDecoded)
 	some("content type", v.ContentType)
+	some("resolved by", v.ResolvedBy)
 	for _, f := range v.FollowUps {
 		t.row("follow-up", f.ID+" ("+f.Kind+")")
 	}
 	if v.Command != nil {
-		bytes("payload", v.Command.Payload, v.Command.PayloadBase64)
+		bytes("payload", v.Command.Payload, v.Command.PayloadBase64, v.Command.PayloadDecoded)
 		if v.Command.NotAfter != nil {
 			t.row("not after", moment(*v.Command.NotAfter))
 		}
 	}
+	some("may be done", strings.Join(v.Next, ", "))
 	if err := t.Flush(); err != nil {
 		return err
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 type statusCommand struct {
@@ -45,6 +47,11 @@ type queueView struct {
 	Redelivered int    `json:"redelivered"`
 	Waiting     int    `json:"waiting_pulls"`
 	Paused      bool   `json:"paused"`
+	// PausedUntil, PausedBy and PausedWhy are there while the queue is paused;
+	// who did it is known if it was done with tallyman pause.
+	PausedUntil *time.Time `json:"paused_until,omitempty"`
+	PausedBy    string     `json:"paused_by,omitempty"`
+	PausedWhy   string     `json:"paused_why,omitempty"`
 }
 
 type unservedView struct {
@@ -83,7 +90,11 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 	served := uint64(0)
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)
-		v.Queues = append(v.Queues, queueView{q.Name, q.Pending, q.Outstanding, q.Redelivered, q.Waiting, q.Paused})
+		view := queueView{Name: q.Name, Pending: q.Pending, Outstanding: q.Outstanding, Redelivered: q.Redelivered, Waiting: q.Waiting}
+		if err := view.pause(ctx, pool, q); err != nil {
+			return v, err
+		}
+		v.Queues = append(v.Queues, view)
 	}
 	slices.SortFunc(v.Queues, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
 	if served < state.Messages { // only then is the expensive question worth asking
@@ -108,6 +119,39 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 		return nil
 	})
 	return v, err
+}
+
+// pause tells of a queue's pause, which may also have been made by another tool.
+func (v *queueView) pause(ctx context.Context, pool *tallyman.Pool, q stream.Queue) error {
+	if !q.Paused {
+		return nil
+	}
+	v.Paused, v.PausedUntil = true, known(q.PausedUntil)
+	p, err := deskOf(pool).LastPause(ctx, q.Name)
+	if err != nil {
+		return err
+	}
+	if p.ResumedBy == "" && p.Until.Equal(q.PausedUntil) {
+		v.PausedBy, v.PausedWhy = p.By, p.Why
+	}
+	return nil
+}
+
+func (v *queueView) note() string {
+	if !v.Paused {
+		return ""
+	}
+	note := "paused"
+	if v.PausedBy != "" {
+		note += " by " + v.PausedBy
+	}
+	if v.PausedUntil != nil {
+		note += " " + untilText(*v.PausedUntil)
+	}
+	if v.PausedWhy != "" {
+		note += ": " + v.PausedWhy
+	}
+	return note
 }
 
 func (v *statusView) findUnserved(ctx context.Context, pool *tallyman.Pool) error {
@@ -136,11 +180,7 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	fmt.Fprintln(out)
 	t.row("QUEUE", "PENDING", "OUTSTANDING", "REDELIVERED", "WAITING PULLS", "")
 	for _, q := range v.Queues {
-		note := ""
-		if q.Paused {
-			note = "paused"
-		}
-		t.row(q.Name, q.Pending, q.Outstanding, q.Redelivered, q.Waiting, note)
+		t.row(q.Name, q.Pending, q.Outstanding, q.Redelivered, q.Waiting, q.note())
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -39,10 +39,19 @@ type recordView struct {
 	Result           *string `json:"result,omitempty"`
 	ResultBase64     []byte  `json:"result_base64,omitempty"`
 	ContentType      string  `json:"content_type,omitempty"`
+	ResolvedBy       string  `json:"resolved_by,omitempty"`
+
+	// What is MessagePack is here once more, as JSON.
+	CheckpointDecoded any `json:"checkpoint_decoded,omitempty"`
+	IntentDecoded     any `json:"intent_decoded,omitempty"`
+	ResultDecoded     any `json:"result_decoded,omitempty"`
 
 	FollowUps []commandView `json:"follow_ups,omitempty"`
 	Trail     []stepView    `json:"trail"`
 	Command   *commandView  `json:"command,omitempty"`
+	// Next lists the acts that its state admits: requeue, resolve, discard or
+	// cancel. Only show tells.
+	Next []string `json:"next,omitempty"`
 }
 
 type stepView struct {
@@ -54,13 +63,15 @@ type stepView struct {
 }
 
 type commandView struct {
-	ID            string     `json:"id"`
-	Kind          string     `json:"kind"`
-	Queue         string     `json:"queue"`
-	ContentType   string     `json:"content_type,omitempty"`
-	Payload       *string    `json:"payload,omitempty"`
-	PayloadBase64 []byte     `json:"payload_base64,omitempty"`
-	NotAfter      *time.Time `json:"not_after,omitempty"`
+	ID            string  `json:"id"`
+	Kind          string  `json:"kind"`
+	Queue         string  `json:"queue"`
+	ContentType   string  `json:"content_type,omitempty"`
+	Payload       *string `json:"payload,omitempty"`
+	PayloadBase64 []byte  `json:"payload_base64,omitempty"`
+	// PayloadDecoded is a payload in MessagePack once more, as JSON.
+	PayloadDecoded any        `json:"payload_decoded,omitempty"`
+	NotAfter       *time.Time `json:"not_after,omitempty"`
 }
 
 // text returns b as text, or else as bytes for base64; neither if b is nil.
@@ -73,6 +84,28 @@ func text(b []byte) (*string, []byte) {
 	}
 	s := string(b)
 	return &s, nil
+}
+
+// packed returns what bytes in MessagePack say, as something that can be
+// printed as JSON; nil if they are none. Where the content type does not call
+// them that, they must be a map or a list that cannot be text.
+func packed(b []byte, contentType string) any {
+	declared := contentType == command.ContentTypeMsgpack
+	if len(b) == 0 || !declared && utf8.Valid(b) {
+		return nil
+	}
+	v, err := decodeAny(b)
+	if err != nil {
+		return nil
+	}
+	switch v.(type) {
+	case map[string]any, []any:
+		return v
+	}
+	if declared {
+		return v
+	}
+	return nil
 }
 
 // known returns nil for the zero time.
@@ -89,11 +122,14 @@ func viewOf(r *kvstate.Record) recordView {
 		ID: r.ID, Kind: r.Kind, Queue: r.Queue, Digest: string(r.Digest), State: r.State, Attempt: r.Attempt,
 		Token: r.Token, Owner: r.Owner, Seqs: append([]uint64{}, r.Seqs...), Offset: r.Offset, Revision: r.Revision,
 		StoredAt: known(r.StoredAt), NextAt: known(r.NextAt), Error: r.Error, Reason: r.Reason,
-		ContentType: r.ContentType, Trail: make([]stepView, 0, len(r.Trail)),
+		ContentType: r.ContentType, ResolvedBy: r.ResolvedBy, Trail: make([]stepView, 0, len(r.Trail)),
 	}
 	v.Checkpoint, v.CheckpointBase64 = text(r.Checkpoint)
 	v.Intent, v.IntentBase64 = text(r.Intent)
 	v.Result, v.ResultBase64 = text(r.Result)
+	v.CheckpointDecoded = packed(r.Checkpoint, "")
+	v.IntentDecoded = packed(r.Intent, "")
+	v.ResultDecoded = packed(r.Result, r.ContentType)
 	for i := range r.FollowUps {
 		v.FollowUps = append(v.FollowUps, commandOf(&r.FollowUps[i]))
 	}
@@ -110,6 +146,7 @@ func viewOf(r *kvstate.Record) recordView {
 func commandOf(c *command.Command) commandView {
 	v := commandView{ID: c.ID, Kind: c.Kind, Queue: c.Queue, ContentType: c.ContentType, NotAfter: known(c.NotAfter)}
 	v.Payload, v.PayloadBase64 = text(c.Payload)
+	v.PayloadDecoded = packed(c.Payload, c.ContentType)
 	return v
 }
 
@@ -121,6 +158,7 @@ type receiptView struct {
 	Result       *string        `json:"result,omitempty"`
 	ResultBase64 []byte         `json:"result_base64,omitempty"`
 	ContentType  string         `json:"content_type,omitempty"`
+	ResolvedBy   string         `json:"resolved_by,omitempty"`
 	Attempt      int            `json:"attempt"`
 	Token        uint64         `json:"token"`
 	Owner        string         `json:"owner"`
@@ -131,7 +169,7 @@ type receiptView struct {
 
 func receiptOf(r tallyman.Receipt) receiptView {
 	v := receiptView{
-		ID: r.ID, Kind: r.Kind, State: r.State, ContentType: r.ContentType, Attempt: r.Attempt,
+		ID: r.ID, Kind: r.Kind, State: r.State, ContentType: r.ContentType, ResolvedBy: r.ResolvedBy, Attempt: r.Attempt,
 		Token: r.Token, Owner: r.Owner, At: r.At.UTC(), Reason: r.Reason, Error: r.Error,
 	}
 	v.Result, v.ResultBase64 = text(r.Result)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tallyman-go/tallyman"
@@ -24,6 +25,9 @@ func (c *waitCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 			ctx = bounded
 		}
 		r, err := pool.Wait(ctx, c.ID)
+		if c.Timeout > 0 && errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("no outcome of %q within %v; tallyman show tells what is known of it: %w", c.ID, c.Timeout, err)
+		}
 		if r.ID == "" { // no outcome
 			return err
 		}

@@ -13,9 +13,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/story"
 	"go.uber.org/goleak"
 )
 
@@ -128,6 +131,9 @@ func TestPermissions_OfOperations(t *testing.T) {
 			return tallyman.Result{}, context.Cause(ctx)
 		}
 	}))
+	mux.Handle("reject", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
+		return tallyman.Result{}, tallyman.Reject(errors.New("never"))
+	}))
 	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +182,66 @@ func TestPermissions_OfOperations(t *testing.T) {
 			t.Errorf("scan: got %d records, %v, want 2", records, err)
 		}
 	})
-	for _, user := range []string{"producer", "worker", "reader"} {
+	t.Run("a reader can ask why", func(t *testing.T) {
+		reader := open("reader")
+		evidence, err := story.Gather(ctx, reader.Commands(), reader.Records(), "p", story.Options{Scan: true})
+		if err != nil || story.Tell(evidence).State != string(tallyman.Completed) {
+			t.Errorf("why: got %+v, %v, want a completed command", evidence, err)
+		}
+	})
+	for _, user := range []string{"producer", "reader"} {
+		t.Run("a "+user+" can watch", func(t *testing.T) {
+			seen := map[string]bool{}
+			for c, err := range open(user).Watch(ctx, tallyman.Filter{Current: true}) {
+				if err != nil {
+					t.Fatalf("watch: %v", err)
+				}
+				if seen[c.ID] = true; len(seen) == 2 {
+					break
+				}
+			}
+			if !seen["p"] || !seen["p/1"] {
+				t.Errorf("saw %v, want p and p/1", seen)
+			}
+		})
+	}
+	t.Run("the desk acts on commands and queues", func(t *testing.T) {
+		pool := open("desk")
+		d, act := desk.New(pool.Commands(), pool.Records()), desk.Act{By: "ann"}
+		if _, err := d.Pause(ctx, act, "default", 0); err != nil {
+			t.Fatalf("pause: %v", err)
+		}
+		if _, err := producer.Submit(ctx, tallyman.Command{ID: "c", Kind: "child"}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := d.Cancel(ctx, act, "c"); err != nil || out.Left != nil {
+			t.Errorf("cancel: got %+v, %v", out, err)
+		}
+		if err := d.Resume(ctx, act, "default"); err != nil {
+			t.Errorf("resume: %v", err)
+		}
+		for _, id := range []string{"to-requeue", "to-resolve", "to-discard"} {
+			if _, err := producer.Submit(ctx, tallyman.Command{ID: id, Kind: "reject"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := producer.Wait(ctx, id); !errors.Is(err, tallyman.ErrParked) {
+				t.Fatalf("wait for %s: got %v, want it parked", id, err)
+			}
+		}
+		if counts, err := d.RequeueMany(ctx, act, desk.Bulk{IDs: []string{"to-requeue"}}); err != nil || counts.Done != 1 {
+			t.Errorf("requeue: got %+v, %v", counts, err)
+		}
+		if _, err := d.Resolve(ctx, act, "to-resolve", desk.Result{}); err != nil {
+			t.Errorf("resolve: %v", err)
+		}
+		if counts, err := d.DiscardMany(ctx, act, desk.Bulk{Filter: desk.Filter{Reason: kvstate.ReasonRejected, Kind: "reject"}}); err != nil || counts.Done < 1 {
+			t.Errorf("discard: got %+v, %v", counts, err)
+		}
+		if report, err := audit.Run(ctx, pool.Commands(), pool.Records(), audit.Options{}); err != nil || !report.Balanced {
+			t.Errorf("audit: got %+v, %v, want it balanced", report, err)
+		}
+	})
+	for _, user := range []string{"producer", "worker", "reader", "desk"} {
 		t.Run("a "+user+" creates no pool and changes neither settings nor closed books", func(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, denial)
 			defer cancel()

@@ -81,6 +81,16 @@ func TestReadme(t *testing.T) {
 	})
 }
 
+// The story in the document is one that is told.
+func TestOperations_Why(t *testing.T) {
+	t.Parallel()
+	got := block(t, "../../docs/operations.md", "why")
+	want := "$ tallyman why --scan --utc img-7\n" + read(t, "../../story/testdata/takeover.txt")
+	if got != want {
+		t.Errorf("docs/operations.md shows:\n%s\nwant:\n%s", got, want)
+	}
+}
+
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)

@@ -166,6 +166,24 @@ func (b *books) effects(lines []line, maxAttempts int, amnesia bool) {
 			b.fault("I1: %q has its receipt from attempt %d, and %d later ones began", r.ID, r.Attempt, later)
 		}
 	}
+	// I9: an effect that was announced happens at most once, and with a receipt
+	// exactly once. The bank refuses stale tokens, as it must for this to hold.
+	paid := map[string]int{}
+	for _, l := range lines {
+		if l.what == "paid" {
+			paid[l.id]++
+		}
+	}
+	for id, n := range paid {
+		if n != 1 {
+			b.fault("I9: %q was paid %d times", id, n)
+		}
+	}
+	for _, r := range b.records {
+		if r.Kind == "pay" && r.State == kvstate.Completed && paid[r.ID] == 0 {
+			b.fault("I9: %q has its receipt and was not paid", r.ID)
+		}
+	}
 	for _, l := range lines {
 		if l.what == "effect" && b.records[l.id] == nil {
 			// Within its first attempt a command has no record, so a lost one

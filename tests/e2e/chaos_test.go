@@ -166,13 +166,15 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 		}
 		cmd := tallyman.Command{ID: "x-" + strconv.Itoa(i), Kind: "log", Payload: []byte("x")}
 		ids = append(ids, cmd.ID)
-		switch random.IntN(5) {
+		switch random.IntN(6) {
 		case 0:
 			cmd.Kind, cmd.Payload = "slow", []byte(strconv.Itoa(random.IntN(1500))+"ms")
 		case 1:
 			cmd.Kind, cmd.Payload = "steps", []byte(strconv.Itoa(1+random.IntN(20))+" 20ms")
 		case 2:
 			cmd.Kind, cmd.Payload = "fail", []byte(strconv.Itoa(1+random.IntN(3)))
+		case 4:
+			cmd.Kind = "pay"
 		case 3:
 			cmd.Kind = "parent"
 			ids = append(ids, cmd.ID+"/1", cmd.ID+"/2")

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 func TestKill(t *testing.T) {
@@ -121,4 +123,56 @@ func TestKill_DuringProgress(t *testing.T) {
 			checkBooks(t, s)
 		})
 	}
+}
+
+func TestKill_AroundAnEffect(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		point   string
+		confirm string // what the second worker's attempt comes to: paid or confirmed
+	}{
+		{"before-progress", "paid"},    // nothing was announced
+		{"after-progress", "paid"},     // announced, and not paid
+		{"after-handler", "confirmed"}, // paid, and no receipt
+	} {
+		t.Run(tt.point, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, short)
+			first := s.worker(t, s.failAt(tt.point, "p-1"))
+			s.submit(t, "pay", "p-1", "5")
+			first.waitEnd(t, "it was to die at "+tt.point)
+			s.worker(t)
+			if r := s.receipt(t, "p-1"); string(r.Result) != "5" || r.Attempt != 2 {
+				t.Errorf("got %+v", r)
+			}
+			s.settle(t)
+			if got := s.of(t, "paid", "p-1"); len(got) != 1 {
+				t.Errorf("paid %d times, want once", len(got))
+			}
+			if got := s.of(t, "effect", "p-1"); got[len(got)-1].detail != tt.confirm {
+				t.Errorf("the last attempt %s, want %s", got[len(got)-1].detail, tt.confirm)
+			}
+			checkBooks(t, s)
+		})
+	}
+	t.Run("without a Confirm a person decides", func(t *testing.T) {
+		t.Parallel()
+		s := newStand(t, short)
+		first := s.worker(t, s.failAt("after-handler", "u-1"))
+		s.submit(t, "unsure", "u-1", "5")
+		first.waitEnd(t, "it was to die at after-handler")
+		s.worker(t)
+		s.settle(t)
+		rec, err := s.pool.Find(t.Context(), "u-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.State != kvstate.Parked || rec.Reason != kvstate.ReasonUncertain || string(rec.Intent) != "pay u-1" || rec.Command == nil {
+			t.Errorf("got %+v, want it parked as uncertain, with intent and command", rec)
+		}
+		if got := s.of(t, "paid", "u-1"); len(got) != 1 {
+			t.Errorf("paid %d times, want once", len(got))
+		}
+		checkBooks(t, s)
+	})
 }

@@ -111,3 +111,29 @@ func TestNetwork_AwayForThreeLeases(t *testing.T) {
 	s.settle(t)
 	checkBooks(t, s)
 }
+
+// Unknown to its server for hours after a blip of the network:
+// faktory_worker_go#57. Neither end is told that the connection is dead.
+func TestNetwork_ConnectionThatDiedSilently(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, short)
+	link := newLink(t, s.url)
+	a := s.worker(t, "NATS_URL="+link.url())
+	s.submit(t, "gate", "held", "gate")
+	s.began(t, "held", 1)
+	link.silence()
+	await(t, "the worker to give up", func() bool { return s.sawEvent(t, a, "held", "lease_lost") })
+	b := s.worker(t)
+	s.began(t, "held", 2)
+	s.open(t, "gate")
+	s.receiptBy(t, "held", b, 2)
+	b.kill()
+	// Longer than the lease, and until the worker finds out by itself.
+	s.submit(t, "log", "after", "x")
+	s.receiptBy(t, "after", a, s.receipt(t, "after").Attempt)
+	s.settle(t)
+	if got := len(s.of(t, "effect", "held")); got != 1 {
+		t.Errorf("the command that was held had %d effects, want 1", got)
+	}
+	checkBooks(t, s)
+}

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,11 +14,13 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/desk"
 )
 
 // Exit codes, the same for every command.
@@ -68,9 +71,12 @@ func (c *Common) Configured() bool { return c.Server != "" || c.Context != "" }
 
 // Connect connects as the flags say, under a name that the server shows.
 func (c *Common) Connect(name string) (*nats.Conn, error) {
+	if err := c.files(); err != nil {
+		return nil, err
+	}
 	options := []nats.Option{nats.Name(name)}
 	if c.Context != "" {
-		nc, _, err := natscontext.Connect(c.Context, append(options, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))...)
+		nc, _, err := natscontext.Connect(c.Context, append(tallyman.ConnectOptions(), options...)...)
 		if err != nil {
 			return nil, fmt.Errorf("connect with context %q: %w", c.Context, err)
 		}
@@ -93,17 +99,36 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 	if c.TLSCA != "" {
 		options = append(options, nats.RootCAs(c.TLSCA))
 	}
-	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return nil, fmt.Errorf("%w: --tls-cert and --tls-key go together", ErrUsage)
-	}
 	if c.TLSCert != "" {
 		options = append(options, nats.ClientCert(c.TLSCert, c.TLSKey))
 	}
 	nc, err := tallyman.Connect(url, options...)
+	if errors.Is(err, nats.ErrAuthorization) {
+		return nil, fmt.Errorf("%w; name a user with --creds, --nkey or --context, or in the URL of --server", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; is a server running there? name another with --server or NATS_URL", err)
 	}
 	return nc, nil
+}
+
+// files checks the files that the flags name, since the client's errors would
+// look like those of a server that cannot be reached.
+func (c *Common) files() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return fmt.Errorf("%w: --tls-cert and --tls-key go together", ErrUsage)
+	}
+	for _, f := range []struct{ flag, name string }{
+		{"--creds", c.Creds}, {"--nkey", c.Nkey}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--tls-key", c.TLSKey},
+	} {
+		if f.name == "" {
+			continue
+		}
+		if _, err := os.ReadFile(f.name); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUsage, f.flag, err)
+		}
+	}
+	return nil
 }
 
 // OpenPool connects and opens the pool. Close both when done.
@@ -130,11 +155,17 @@ type Out struct {
 	io.Writer
 }
 
-// JSON prints one JSON object or line.
+// JSON prints one JSON object or line. What a terminal may act on is escaped,
+// which leaves the value as it is.
 func (o *Out) JSON(v any) error {
-	enc := json.NewEncoder(o.Writer)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := o.Write(escape(b.Bytes()))
+	return err
 }
 
 // Main parses args against grammar, a struct of kong that embeds Common, and
@@ -150,7 +181,7 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 		fmt.Fprintln(os.Stderr, name+":", err)
 		return ExitUsage
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parse(parser, args)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v (see %s --help)\n", name, err, name)
 		return ExitUsage
@@ -160,10 +191,21 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(common, &Out{os.Stdout})
 	if err := parsed.Run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(err.Error(), "tallyman: "))
+		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "tallyman: "), "desk: "))
 		return Code(err)
 	}
 	return ExitDone
+}
+
+// parse refuses arguments that are not UTF-8, which the parser would change: two
+// ids would become one, and a payload another.
+func parse(parser *kong.Kong, args []string) (*kong.Context, error) {
+	for i, arg := range args {
+		if !utf8.ValidString(arg) {
+			return nil, fmt.Errorf("argument %d is not valid UTF-8: %.40q; a payload of other bytes can come from stdin or a file", i+1, arg)
+		}
+	}
+	return parser.Parse(args)
 }
 
 // Code returns the exit code that an error stands for.
@@ -173,9 +215,9 @@ func Code(err error) int {
 		return ExitDone
 	case errors.Is(err, ErrUnbalanced):
 		return ExitUnbalanced
-	case errors.Is(err, ErrUsage), errors.Is(err, tallyman.ErrInvalidID), errors.Is(err, tallyman.ErrInvalidName):
+	case errors.Is(err, ErrUsage), errors.Is(err, tallyman.ErrInvalidID), errors.Is(err, tallyman.ErrInvalidName), errors.Is(err, desk.ErrAct):
 		return ExitUsage
-	case errors.Is(err, tallyman.ErrConflict):
+	case errors.Is(err, tallyman.ErrConflict), errors.Is(err, desk.ErrRefused):
 		return ExitConflict
 	case errors.Is(err, tallyman.ErrParked):
 		return ExitParked

@@ -40,6 +40,8 @@ var counters = []struct {
 	{tallyman.EventLeaseLost, "tallyman_lease_losses_total", "Leases that ended while a handler was at work."},
 	{tallyman.EventStuck, "tallyman_stuck_total", "Handlers that ignored the end of their context."},
 	{tallyman.EventDropped, "tallyman_dropped_total", "Deliveries left to their lease, to come again."},
+	{tallyman.EventCancelled, "tallyman_cancelled_total", "Commands that an operator cancelled while this worker had them."},
+	{tallyman.EventFellBack, "tallyman_fell_back_total", "Damaged records; the attempt resumed from the one before."},
 }
 
 // New returns metrics. Pattern gives the route that handles a kind, empty if

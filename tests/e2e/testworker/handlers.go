@@ -34,14 +34,18 @@ func (w *world) effect(c *tallyman.Claim, detail string) {
 
 func (w *world) mux() *tallyman.Mux {
 	mux := &tallyman.Mux{}
+	confirms := map[string]tallyman.Confirm{"pay": w.confirmPay}
 	for kind, h := range map[string]tallyman.HandlerFunc{
 		"log": w.log, "slow": w.slow, "gate": w.gate, "zombie": w.zombie, "steps": w.steps,
-		"poison": w.poison, "fail": w.fail, "parent": w.parent,
+		"poison": w.poison, "fail": w.fail, "parent": w.parent, "pay": w.pay, "unsure": w.pay,
 	} {
-		mux.Handle(kind, tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+		begin := tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
 			w.write("begin", c.ID(), c.Attempt(), c.Token(), kind)
 			return h(ctx, c)
-		}))
+		})
+		if err := mux.Route(tallyman.Route{Kind: kind, Handler: begin, Confirm: confirms[kind]}); err != nil {
+			panic(err)
+		}
 	}
 	return mux
 }

@@ -1,0 +1,140 @@
+package kvstate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+const (
+	// pageEntries and pageBytes bound one page, and with that the memory of
+	// whoever reads on from it.
+	pageEntries = 256
+	pageBytes   = 4 << 20
+)
+
+// AllRecords is the pattern of Page that matches every key of one token: all
+// records and what is filed under a sequence, but no notes.
+const AllRecords command.Token = "*"
+
+// Page returns stored revisions of the keys that match pattern, from revision
+// from on, in rising order, and whether there are more behind them. A pattern
+// is a key, or has "*" in place of one of its tokens. Revisions that were
+// replaced, beyond the History that the bucket keeps, are not there any more;
+// the newest of a key always is. Delete markers come as entries without Raw.
+//
+// On a replicated bucket a follower that lags may answer: then the newest
+// revisions are missing, and come with a later call.
+func (s *Store) Page(ctx context.Context, pattern command.Token, from uint64) (entries []Entry, more bool, err error) {
+	body, err := json.Marshal(map[string]any{
+		"seq": max(from, 1), "next_by_subj": s.prefix + string(pattern), "batch": pageEntries, "max_bytes": pageBytes,
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("kvstate: read %s from revision %d: %w", pattern, from, err)
+	}
+	type answer struct {
+		entries []Entry
+		more    bool
+		err     error
+	}
+	answers := make(chan answer, 1)
+	var got []Entry // owned by the pipeline's goroutine until it is answered
+	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.stream, Data: body}
+	err = s.pipe.SendMany(m, func(m *nats.Msg, err error) bool {
+		if err != nil {
+			answers <- answer{err: err}
+			return false
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			revision, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+			if err != nil || revision < from {
+				answers <- answer{err: fmt.Errorf("the server sent sequence %q", m.Header.Get(jetstream.SequenceHeader))}
+				return false
+			}
+			at, _ := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+			got = append(got, s.entryAt(m.Header.Get(jetstream.SubjectHeader), revision, at, m.Header, m.Data))
+			return true
+		case "204": // the end of this answer
+			left := m.Header.Get("Nats-Num-Pending")
+			answers <- answer{entries: got, more: left != "" && left != "0" && len(got) > 0}
+		case "404": // nothing at or behind from
+			answers <- answer{entries: got}
+		default:
+			answers <- answer{err: fmt.Errorf("server says %s %s", status, m.Header.Get("Description"))}
+		}
+		return false
+	})
+	var a answer
+	if err == nil {
+		select {
+		case a = <-answers:
+			err = a.err
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("kvstate: read %s from revision %d: %w", pattern, from, err)
+	}
+	return a.entries, a.more, nil
+}
+
+// LastRevision returns the newest revision of the bucket, of whatever key: what
+// a scan that begins now meets with a higher one was written since.
+func (s *Store) LastRevision(ctx context.Context) (uint64, error) {
+	str, err := s.js.Stream(ctx, s.stream)
+	if err != nil {
+		return 0, fmt.Errorf("kvstate: newest revision of %s: %w", s.stream, pipeline.Away(err))
+	}
+	return str.CachedInfo().State.LastSeq, nil
+}
+
+// Revisions returns every revision of key that the bucket still has, oldest
+// first: at most History of them. See Page for replicas that lag.
+func (s *Store) Revisions(ctx context.Context, key command.Token) ([]Entry, error) {
+	var all []Entry
+	for from, more := uint64(1), true; more; {
+		var page []Entry
+		var err error
+		if page, more, err = s.Page(ctx, key, from); err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if n := len(page); n > 0 {
+			from = page[n-1].Revision + 1
+		}
+	}
+	return all, nil
+}
+
+// Newest returns the newest entries of those of up to MaxBatch keys that were
+// written at revision from or later, in the order of their revisions. See Page
+// for replicas that lag.
+func (s *Store) Newest(ctx context.Context, keys []command.Token, from uint64) ([]Entry, error) {
+	type answer struct {
+		entries []Entry
+		err     error
+	}
+	answers := make(chan answer, 1)
+	if err := s.readMany(keys, from, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		fresh := slices.DeleteFunc(a.entries, func(e Entry) bool { return e.Revision < max(from, 1) })
+		slices.SortFunc(fresh, func(a, b Entry) int { return cmp.Compare(a.Revision, b.Revision) })
+		return slices.CompactFunc(fresh, func(a, b Entry) bool { return a.Revision == b.Revision }), a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
+	}
+}

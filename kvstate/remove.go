@@ -1,0 +1,40 @@
+package kvstate
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+)
+
+// removedTTL is how long the marker of a removed entry stays, in seconds.
+// Nothing lies below it, so nothing comes to light when it goes.
+const removedTTL = "60"
+
+// Remove takes away an entry that is no record, if it still has the given
+// revision; ErrStale means that somebody has written it since. Removing what
+// is gone already does no harm.
+func (s *Store) Remove(ctx context.Context, key command.Token, revision uint64) error {
+	if !Own(key) {
+		return fmt.Errorf("kvstate: remove %s: it is the record of a command, and those only expire", key)
+	}
+	m := messages.Get().(*message)
+	defer m.recycle()
+	m.msg.Subject = s.prefix + string(key)
+	m.set("KV-Operation", "PURGE")
+	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.set(jetstream.MsgTTLHeader, removedTTL)
+	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	answers := make(chan error, 1)
+	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-answers:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("kvstate: remove %s: %w: %w", key, ErrIndeterminate, context.Cause(ctx))
+	}
+}

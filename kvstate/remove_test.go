@@ -1,0 +1,82 @@
+package kvstate_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+func TestStore_Remove(t *testing.T) {
+	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	nc, err := tallyman.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	s, key := p.Records(), kvstate.PayloadKey("a")
+	put := func(value string) uint64 {
+		t.Helper()
+		type answer struct {
+			revision uint64
+			err      error
+		}
+		answers := make(chan answer, 1)
+		if err := s.Put(key, []byte(value), false, func(revision uint64, err error) { answers <- answer{revision, err} }); err != nil {
+			t.Fatal(err)
+		}
+		a := <-answers
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+		return a.revision
+	}
+	read := func() string {
+		t.Helper()
+		e, err := s.Read(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(e.Raw)
+	}
+	old := put("old")
+	last := put("new")
+	if got, err := s.LastRevision(t.Context()); err != nil || got != last {
+		t.Errorf("last revision: got %d, %v, want %d", got, err, last)
+	}
+	if err := s.Remove(t.Context(), key, old); !errors.Is(err, kvstate.ErrStale) || read() != "new" {
+		t.Errorf("over an older revision: got %v and %q, want %v and the entry untouched", err, read(), kvstate.ErrStale)
+	}
+	if err := s.Remove(t.Context(), key, last); err != nil || read() != "" {
+		t.Errorf("got %v and %q, want it gone", err, read())
+	}
+	if put("again"); read() != "again" {
+		t.Errorf("got %q, want the entry stored anew", read())
+	}
+	seen := 0
+	if err := s.Scan(t.Context(), func(e kvstate.Entry) error {
+		if e.Key == key {
+			seen++
+		}
+		return nil
+	}); err != nil || seen != 1 {
+		t.Errorf("a scan met it %d times, %v, want once", seen, err)
+	}
+	if err := s.Remove(t.Context(), "a", 0); err == nil {
+		t.Error("the record of a command was removed")
+	}
+}

@@ -1,0 +1,45 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// Pause stops the delivery of a queue's commands until the given moment.
+// Commands that were delivered stay with their workers, whose heartbeats keep
+// their leases; what a worker loses or gives back comes again after the pause.
+// Pausing a queue that is paused sets the moment anew.
+func (s *Stream) Pause(ctx context.Context, queue string, until time.Time) error {
+	ctx, stop := s.pipe.UntilDenied(ctx)
+	defer stop()
+	if _, err := s.js.PauseConsumer(ctx, s.name, queue, until); err != nil {
+		return fmt.Errorf("stream: pause queue %q: %w", queue, orDenied(ctx, err))
+	}
+	return nil
+}
+
+// Resume ends the pause of a queue. If it is not paused nothing happens.
+func (s *Stream) Resume(ctx context.Context, queue string) error {
+	ctx, stop := s.pipe.UntilDenied(ctx)
+	defer stop()
+	if _, err := s.js.ResumeConsumer(ctx, s.name, queue); err != nil {
+		return fmt.Errorf("stream: resume queue %q: %w", queue, orDenied(ctx, err))
+	}
+	return nil
+}
+
+// orDenied names what lies behind an error of the client library.
+func orDenied(ctx context.Context, err error) error {
+	if denied := context.Cause(ctx); errors.Is(denied, ErrDenied) {
+		return denied
+	}
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return ErrNoQueue
+	}
+	return pipeline.Away(err)
+}

@@ -1,0 +1,60 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// Remove takes the command with sequence seq out of the stream, as an ack does,
+// but without being its holder. A record must account for the sequence before,
+// or the command is lost. Removing what is not there does nothing. ErrDenied
+// means that this user may not; a worker's ack takes the command out as well.
+func (s *Stream) Remove(ctx context.Context, seq uint64) error {
+	// The bytes are not worth overwriting: those of acked commands stay until
+	// their block goes, too.
+	body, err := json.Marshal(map[string]any{"seq": seq, "no_erase": true})
+	if err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+	}
+	type answer struct {
+		m   *nats.Msg
+		err error
+	}
+	answers := make(chan answer, 1)
+	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.DELETE." + s.name, Data: body}
+	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+	}
+	var a answer
+	select {
+	case a = <-answers:
+	case <-ctx.Done():
+		return fmt.Errorf("stream: remove sequence %d: %w: %w", seq, ErrIndeterminate, context.Cause(ctx))
+	}
+	if a.err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, a.err)
+	}
+	var got struct {
+		Error   *pipeline.APIError `json:"error"`
+		Success bool               `json:"success"`
+	}
+	if err := json.Unmarshal(a.m.Data, &got); err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w: %w", seq, ErrIndeterminate, err)
+	}
+	if got.Success {
+		return nil
+	}
+	// The server has several answers for a sequence that is not there.
+	if _, err := s.Get(ctx, seq); errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if got.Error != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, classify(got.Error))
+	}
+	return fmt.Errorf("stream: remove sequence %d: the server did not", seq)
+}

@@ -1,0 +1,298 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+// Filter says which changes Watch yields. The zero value stands for all of
+// them, from the moment on at which the loop begins.
+type Filter struct {
+	IDs    []string // of these commands alone; at most 1,024
+	Kind   string   // of this kind alone
+	States []State  // into one of these states alone
+	// Current yields first, for each command that matches, what is stored now.
+	Current bool
+	// After yields first what is stored and newer than this revision, such as
+	// that of the last change that an earlier Watch has seen. It overrides Current.
+	After uint64
+}
+
+// Change is one new revision of a record.
+type Change struct {
+	ID       string
+	Key      command.Token // where it lies: the token of the id, or a key of a copy that was parked
+	Revision uint64        // grows from change to change
+	At       time.Time     // when the server stored it
+	// Record is nil if the entry was deleted by hand, or is damaged.
+	Record *kvstate.Record
+	// Err says why the stored bytes are no record.
+	Err error
+}
+
+const (
+	// watchPoll is how often Watch looks when nothing has hinted at a change.
+	watchPoll = time.Second
+	// watchHurry is how many looks follow a hint in quick succession: after 1,
+	// 2, 4, ... 64 ms.
+	watchHurry = 7
+	// watchIdle is after how many looks in vain Watch asks whether the bucket
+	// is still the one that it knew.
+	watchIdle = 10
+)
+
+// errReplaced ends a Watch whose bucket was made anew.
+var errReplaced = errors.New("the bucket was replaced, its revisions count from the start again; begin anew without After")
+
+// Watch yields changes of records as they happen, in the order of their
+// revisions, until ctx ends or the loop is left. The last pair has an error,
+// with no change; no other has.
+//
+//	for change, err := range pool.Watch(ctx, tallyman.Filter{Kind: "resize"}) {
+//		if err != nil {
+//			return err
+//		}
+//		fmt.Println(change.ID, change.Record.State)
+//	}
+//
+// It survives lost connections and restarted servers, and resumes behind the
+// last change that it yielded. The newest revision of a record is never missed.
+// Those before it may be: the bucket keeps two of each, and a receipt replaces
+// all. A loop that is slow holds nothing up and makes nothing grow: it reads on
+// when it comes back, at most 256 records at a time.
+//
+// A command has a record only once a worker has written about it: one that
+// waits, or whose first attempt runs and has saved no progress, shows nothing.
+// Receipts that expire show nothing either.
+//
+// Errors: that of ctx, ErrInvalidID, ErrDenied, ErrNoPool. Each loop holds one
+// subscription per id, or one for the whole bucket; its records pass over the
+// wire twice.
+func (p *Pool) Watch(ctx context.Context, f Filter) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		w := &watch{pool: p, filter: f, hints: make(chan struct{}, 1)}
+		err := w.open(ctx)
+		defer w.close()
+		for err == nil {
+			var entries []kvstate.Entry
+			if entries, err = w.next(ctx); err != nil {
+				break
+			}
+			for _, e := range entries {
+				w.cursor = e.Revision
+				if c, ok := w.change(e); ok && !yield(c, nil) {
+					return
+				}
+			}
+		}
+		yield(Change{}, fmt.Errorf("tallyman: watch pool %q: %w", p.name, translate(err)))
+	}
+}
+
+// watch is one loop over changes. It belongs to the goroutine of that loop.
+type watch struct {
+	pool    *Pool
+	filter  Filter
+	keys    []command.Token // those of filter.IDs
+	cursor  uint64          // the last revision that was read
+	current uint64          // up to this one, only what has not been replaced counts
+	more    bool            // to look again at once, as when there was more than fits into a page
+	hurry   int             // looks still to be made in quick succession
+	vain    int             // looks in vain, one after the other
+
+	subs  []*nats.Subscription
+	hints chan struct{} // something was published, or the connection is back
+	state chan nats.Status
+}
+
+func (w *watch) open(ctx context.Context) error {
+	if len(w.filter.IDs) > kvstate.MaxBatch {
+		return fmt.Errorf("%w: %d ids, the limit is %d; watch without ids instead", ErrInvalidID, len(w.filter.IDs), kvstate.MaxBatch)
+	}
+	subjects := []string{w.pool.bucket.Subject(kvstate.AllRecords)}
+	if len(w.filter.IDs) > 0 {
+		subjects = nil
+	}
+	for _, id := range w.filter.IDs {
+		key, err := dedupe.Token(id)
+		if err != nil {
+			return err
+		}
+		w.keys = append(w.keys, key)
+		subjects = append(subjects, w.pool.bucket.Subject(key))
+	}
+	w.state = w.pool.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	for _, s := range subjects {
+		// Writes pass by here before they are stored. They are but a hint to look.
+		sub, err := w.pool.nc.Subscribe(s, func(*nats.Msg) { w.hint() })
+		if err != nil {
+			return err
+		}
+		w.subs = append(w.subs, sub)
+	}
+	w.more = true // look at once
+	w.cursor = w.filter.After
+	for w.filter.After == 0 {
+		last, err := w.pool.bucket.LastRevision(ctx)
+		if err == nil {
+			if w.filter.Current {
+				w.current = last
+			} else {
+				w.cursor = last
+			}
+			return nil
+		}
+		if err := w.bear(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watch) close() {
+	for _, sub := range w.subs {
+		_ = sub.Unsubscribe() // fails only when the connection is gone
+	}
+	if w.state != nil {
+		w.pool.nc.RemoveStatusListener(w.state)
+	}
+}
+
+func (w *watch) hint() {
+	select {
+	case w.hints <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for revisions behind the cursor and returns some of them, at least one.
+func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
+	for {
+		if w.more {
+			w.more = false
+		} else if err := w.wait(ctx); err != nil {
+			return nil, err
+		}
+		entries, err := w.read(ctx)
+		if err != nil {
+			if err := w.bear(ctx, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if len(entries) > 0 {
+			w.vain = 0
+			return entries, nil
+		}
+		if w.vain++; w.vain%watchIdle == 0 {
+			if last, err := w.pool.bucket.LastRevision(ctx); err == nil && last < w.cursor {
+				return nil, errReplaced
+			}
+		}
+	}
+}
+
+// read returns some revisions behind the cursor.
+func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
+	if len(w.keys) > 0 {
+		return w.pool.bucket.Newest(ctx, w.keys, w.cursor+1)
+	}
+	entries, w.more, err = w.pool.bucket.Page(ctx, kvstate.AllRecords, w.cursor+1)
+	if err != nil || w.cursor >= w.current || len(entries) == 0 {
+		return entries, err
+	}
+	// The beginning: of what was stored then, only what still holds counts. What
+	// replaced it has a higher revision, and comes later.
+	keys := make([]command.Token, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
+	}
+	newest, err := w.pool.bucket.Newest(ctx, keys, 0)
+	if err != nil {
+		w.more = true // the same page again
+		return nil, err
+	}
+	holds := make(map[command.Token]uint64, len(newest))
+	for _, e := range newest {
+		holds[e.Key] = e.Revision
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Revision <= w.current && e.Revision < holds[e.Key] {
+			*e = kvstate.Entry{Key: kvstate.KeySettings, Revision: e.Revision} // moves the cursor alone
+		}
+	}
+	return entries, nil
+}
+
+// change says what an entry means, and whether the filter lets it pass.
+func (w *watch) change(e kvstate.Entry) (Change, bool) {
+	if kvstate.Own(e.Key) {
+		return Change{}, false
+	}
+	c := Change{Key: e.Key, Revision: e.Revision, At: e.At, Record: e.Record, Err: e.Err}
+	if e.Record == nil {
+		c.ID, _ = dedupe.ParseToken(e.Key) // empty for what lies under a sequence
+		return c, w.filter.Kind == "" && w.filter.States == nil
+	}
+	c.ID = e.Record.ID
+	return c, (w.filter.Kind == "" || e.Record.Kind == w.filter.Kind) &&
+		(w.filter.States == nil || slices.Contains(w.filter.States, e.Record.State))
+}
+
+// wait returns when it is time to look again.
+func (w *watch) wait(ctx context.Context) error {
+	pause := watchPoll
+	if w.hurry > 0 {
+		pause = time.Millisecond << (watchHurry - w.hurry)
+		w.hurry--
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-w.hints:
+		w.hurry = watchHurry
+		return nil
+	case s := <-w.state:
+		if s == nats.CLOSED {
+			return nats.ErrConnectionClosed
+		}
+		return nil
+	case <-timer.C:
+		return nil
+	}
+}
+
+// bear returns err if it will not pass, or nil after a pause.
+func (w *watch) bear(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case w.pool.nc.IsClosed(), errors.Is(err, pipeline.ErrClosed):
+		return err
+	case !isOneOf(err, pipeline.ErrIndeterminate, pipeline.ErrNoResponders, context.DeadlineExceeded,
+		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrStaleConnection):
+		return err
+	}
+	pause := time.NewTimer(watchPoll / 4)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-pause.C:
+	case <-w.state: // connected again; or closed for good, which the next try finds
+	}
+	w.hurry = watchHurry
+	return nil
+}

@@ -1,0 +1,451 @@
+package tallyman_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+// payments is an outside system: it counts what was done to it.
+type payments struct {
+	mu   sync.Mutex
+	made map[string]int
+}
+
+func (p *payments) pay(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.made == nil {
+		p.made = map[string]int{}
+	}
+	p.made[id]++
+}
+
+func (p *payments) count(id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made[id]
+}
+
+// doomed runs a worker on a connection of its own until die is called: from
+// then on nothing that it does reaches the server any more, as if it had been
+// killed.
+func doomed(t testing.TB, r *rig, cfg tallyman.WorkerConfig) (die func()) {
+	t.Helper()
+	nc := connect(t, r.server.URL())
+	cfg.Logger = silent
+	w, err := open(t, nc).NewWorker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.Run(ctx) // fails, since its connection is closed
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return nc.Close
+}
+
+func TestInvariant_I9_NothingIsGuessed(t *testing.T) {
+	t.Parallel()
+	unavailable := errors.New("the bank does not answer")
+	for _, tt := range []struct {
+		name    string
+		paid    bool // whether the effect happened before the worker died
+		confirm func(asked int) (tallyman.Finding, tallyman.Result, error)
+		state   tallyman.State
+		result  string
+		reason  kvstate.Reason
+		paidIn  int // payments in the end
+	}{
+		{name: "done completes with the result of Confirm", paid: true, state: tallyman.Completed, result: "found", paidIn: 1,
+			confirm: func(int) (tallyman.Finding, tallyman.Result, error) {
+				return tallyman.Done, tallyman.Result{Body: []byte("found")}, nil
+			}},
+		{name: "not done runs the handler again", state: tallyman.Completed, result: "paid", paidIn: 1,
+			confirm: func(int) (tallyman.Finding, tallyman.Result, error) {
+				return tallyman.NotDone, tallyman.Result{}, nil
+			}},
+		{name: "unknown parks", paid: true, state: tallyman.Parked, reason: kvstate.ReasonUncertain, paidIn: 1,
+			confirm: func(int) (tallyman.Finding, tallyman.Result, error) {
+				return tallyman.Unknown, tallyman.Result{}, nil
+			}},
+		{name: "an error asks again, and the answer counts", paid: true, state: tallyman.Completed, result: "found", paidIn: 1,
+			confirm: func(asked int) (tallyman.Finding, tallyman.Result, error) {
+				if asked == 1 {
+					return tallyman.NotDone, tallyman.Result{}, unavailable
+				}
+				return tallyman.Done, tallyman.Result{Body: []byte("found")}, nil
+			}},
+		{name: "errors until the attempts are used up park", paid: true, state: tallyman.Parked, reason: kvstate.ReasonUncertain, paidIn: 1,
+			confirm: func(int) (tallyman.Finding, tallyman.Result, error) {
+				return tallyman.NotDone, tallyman.Result{}, unavailable
+			}},
+		{name: "a panic of Confirm guesses nothing", paid: true, state: tallyman.Parked, reason: kvstate.ReasonUncertain, paidIn: 1,
+			confirm: func(int) (tallyman.Finding, tallyman.Result, error) { panic("confirm") }},
+		{name: "without Confirm it parks", paid: true, state: tallyman.Parked, reason: kvstate.ReasonUncertain, paidIn: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, brisk, tallyman.Topology{})
+			var bank payments
+			prepared, die := make(chan struct{}), make(chan struct{})
+			routed := func(dying bool) *tallyman.Mux {
+				var asked atomic.Int64
+				route := tallyman.Route{Kind: "pay", Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+					if token, err := c.Prepare(ctx, []byte("pay 5 to anna")); err != nil || token == 0 {
+						return tallyman.Result{}, errors.Join(errors.New("prepare"), err)
+					}
+					if dying {
+						if tt.paid {
+							bank.pay(c.ID())
+						}
+						close(prepared)
+						<-die
+						return tallyman.Result{Body: []byte("never to be seen")}, nil
+					}
+					bank.pay(c.ID())
+					return tallyman.Result{Body: []byte("paid")}, nil
+				})}
+				if tt.confirm != nil {
+					route.Confirm = func(_ context.Context, c *tallyman.Claim, intent []byte) (tallyman.Finding, tallyman.Result, error) {
+						if string(intent) != "pay 5 to anna" || c.ID() != "p" || c.Token() == 0 {
+							t.Errorf("confirm of %q with intent %q and token %d", c.ID(), intent, c.Token())
+						}
+						return tt.confirm(int(asked.Add(1)))
+					}
+				}
+				mux := &tallyman.Mux{}
+				if err := mux.Route(route); err != nil {
+					t.Fatal(err)
+				}
+				return mux
+			}
+			kill := doomed(t, r, tallyman.WorkerConfig{Mux: routed(true)})
+			r.submit(t, tallyman.Command{ID: "p", Kind: "pay", Payload: []byte("5")})
+			<-prepared
+			kill()
+			close(die)
+			start(t, r.Pool, tallyman.WorkerConfig{Mux: routed(false)})
+			got, err := r.Wait(r.ctx, "p")
+			if got.State != tt.state || string(got.Result) != tt.result || got.Reason != tt.reason {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if n := bank.count("p"); n != tt.paidIn {
+				t.Errorf("paid %d times, want %d", n, tt.paidIn)
+			}
+			rec := r.entry(t, "p").Record
+			if tt.state == tallyman.Parked && (string(rec.Intent) != "pay 5 to anna" || rec.Command == nil || rec.Error == "") {
+				t.Errorf("the parked record holds intent %q, command %v, error %q", rec.Intent, rec.Command, rec.Error)
+			}
+			if tt.state == tallyman.Completed && rec.Intent != nil {
+				t.Errorf("the receipt still has intent %q", rec.Intent)
+			}
+			r.emptied(t)
+			if books, err := audit.Run(r.ctx, r.Commands(), r.Records(), audit.Options{}); err != nil || !books.Balanced {
+				t.Errorf("got %+v, %v", books, err)
+			}
+		})
+	}
+}
+
+func TestClaim_Prepare(t *testing.T) {
+	t.Parallel()
+	t.Run("a failed attempt without Confirm parks at once", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("pay", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if _, err := c.Prepare(ctx, nil); err != nil {
+				return tallyman.Result{}, err
+			}
+			return tallyman.Result{}, errBroken
+		})})
+		r.submit(t, tallyman.Command{ID: "p", Kind: "pay"})
+		got, err := r.Wait(r.ctx, "p")
+		if got.Reason != kvstate.ReasonUncertain || got.Attempt != 1 || !strings.Contains(got.Error, errBroken.Error()) {
+			t.Errorf("got %+v, %v; want it parked as uncertain after its first attempt", got, err)
+		}
+	})
+	t.Run("a failed attempt with Confirm keeps its delay and asks then", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		var handled, asked atomic.Int64
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "pay",
+			Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				handled.Add(1)
+				if err := c.Progress(ctx, 7, []byte("half")); err != nil {
+					return tallyman.Result{}, err
+				}
+				if _, err := c.Prepare(ctx, []byte("x")); err != nil {
+					return tallyman.Result{}, err
+				}
+				return tallyman.Result{}, errBroken
+			}),
+			Confirm: func(_ context.Context, c *tallyman.Claim, _ []byte) (tallyman.Finding, tallyman.Result, error) {
+				asked.Add(1)
+				if c.Attempt() != 2 || c.Offset() != 7 || string(c.Checkpoint()) != "half" {
+					t.Errorf("confirm in attempt %d at offset %d with %q, want 2, 7, half", c.Attempt(), c.Offset(), c.Checkpoint())
+				}
+				return tallyman.Done, tallyman.Result{}, nil
+			},
+		})})
+		r.submit(t, tallyman.Command{ID: "p", Kind: "pay"})
+		if _, err := r.Wait(r.ctx, "p"); err != nil {
+			t.Error(err)
+		}
+		if handled.Load() != 1 || asked.Load() != 1 {
+			t.Errorf("handled %d times, asked %d times; want once each", handled.Load(), asked.Load())
+		}
+	})
+	t.Run("what is withdrawn is an ordinary failure", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("pay", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if _, err := c.Prepare(ctx, []byte("x")); err != nil {
+				return tallyman.Result{}, err
+			}
+			if c.Attempt() == 1 {
+				return tallyman.Result{}, errors.Join(errBroken, c.Withdraw(ctx))
+			}
+			return tallyman.Result{}, nil
+		})})
+		r.submit(t, tallyman.Command{ID: "p", Kind: "pay"})
+		if got, err := r.Wait(r.ctx, "p"); err != nil || got.Attempt != 2 {
+			t.Errorf("got %+v, %v; want it completed in the second attempt", got, err)
+		}
+	})
+	t.Run("progress closes the intent", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("pay", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			for n := c.Offset(); n < 3; n++ {
+				if _, err := c.Prepare(ctx, []byte("x")); err != nil {
+					return tallyman.Result{}, err
+				}
+				if err := c.Progress(ctx, n+1, nil); err != nil {
+					return tallyman.Result{}, err
+				}
+				if n == 1 {
+					return tallyman.Result{}, errBroken
+				}
+			}
+			return tallyman.Result{}, nil
+		})})
+		r.submit(t, tallyman.Command{ID: "p", Kind: "pay"})
+		if got, err := r.Wait(r.ctx, "p"); err != nil || got.Attempt != 2 {
+			t.Errorf("got %+v, %v; want it completed in the second attempt", got, err)
+		}
+	})
+	t.Run("only one of two holders gets to prepare", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{Queues: []string{"default", "side"}})
+		var bank payments
+		entered, goOn := make(chan struct{}, 2), make(chan struct{})
+		prepared := make(chan error, 2)
+		start(t, r.Pool, tallyman.WorkerConfig{Queues: []string{"default", "side"}, Mux: handle("pay", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			entered <- struct{}{}
+			<-goOn
+			_, err := c.Prepare(context.WithoutCancel(ctx), []byte("x"))
+			if err == nil {
+				bank.pay(c.ID())
+			}
+			prepared <- err
+			return tallyman.Result{}, err
+		})})
+		// Two copies, which is how two handlers can both begin without a record.
+		r.publish(t, "main.commands.default.pay.p", "5")
+		r.publish(t, "main.commands.side.pay.p", "5")
+		<-entered
+		<-entered
+		close(goOn)
+		one, two := <-prepared, <-prepared
+		if (one == nil) == (two == nil) || !errors.Is(errors.Join(one, two), tallyman.ErrLeaseLost) {
+			t.Errorf("the two prepared with %v and %v, want one success and one ErrLeaseLost", one, two)
+		}
+		if _, err := r.Wait(r.ctx, "p"); err != nil {
+			t.Error(err)
+		}
+		r.emptied(t)
+		if n := bank.count("p"); n != 1 {
+			t.Errorf("paid %d times, want once", n)
+		}
+	})
+}
+
+func TestClaim_Pace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	revision := func(id string) uint64 { return r.entry(t, command.Token(id)).Revision }
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
+		tallyman.Route{Kind: "counted", SaveCount: 5, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if c.Attempt() == 2 {
+				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
+			}
+			writes, last := 0, uint64(0)
+			for n := uint64(1); n <= 12; n++ {
+				if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
+					return tallyman.Result{}, err
+				}
+				if at := revision(c.ID()); at != last {
+					writes, last = writes+1, at
+				}
+			}
+			if writes != 3 || c.Offset() != 11 { // calls 1, 6 and 11
+				t.Errorf("12 calls made %d writes, the last at offset %d; want 3 and 11", writes, c.Offset())
+			}
+			if err := c.Progress(ctx, 11, nil); err == nil {
+				t.Error("offset 11 was taken after 12")
+			}
+			return tallyman.Result{}, errBroken // what was held back goes into the record of the failure
+		})},
+		tallyman.Route{Kind: "timed", SaveEvery: time.Hour, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			for n := uint64(1); n <= 4; n++ {
+				if err := c.Progress(ctx, n, nil); err != nil {
+					return tallyman.Result{}, err
+				}
+			}
+			if at := r.entry(t, "b").Record.Offset; at != 1 {
+				t.Errorf("offset %d is durable within the hour, want 1", at)
+			}
+			if err := c.Flush(ctx); err != nil {
+				return tallyman.Result{}, err
+			}
+			if at := r.entry(t, "b").Record.Offset; at != 4 || c.Offset() != 4 {
+				t.Errorf("offset %d is durable after a flush, the claim says %d; want 4", at, c.Offset())
+			}
+			before := revision("b")
+			return tallyman.Result{}, errors.Join(c.Flush(ctx), func() error {
+				if revision("b") != before {
+					t.Error("a flush of nothing was written")
+				}
+				return nil
+			}())
+		})},
+	)})
+	r.submit(t, tallyman.Command{ID: "a", Kind: "counted"})
+	r.submit(t, tallyman.Command{ID: "b", Kind: "timed"})
+	if got, err := r.Wait(r.ctx, "a"); err != nil || string(got.Result) != "12 s12" {
+		t.Errorf("got %q, %v; want the next attempt to begin at 12", got.Result, err)
+	}
+	if _, err := r.Wait(r.ctx, "b"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorker_DamagedRecord(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		damage int // how many of the newest revisions are damaged
+		label  string
+		result string
+		reason kvstate.Reason
+	}{
+		{name: "progress falls back to the checkpoint before it", damage: 1, label: "claimed", result: "2 s2"},
+		{name: "two damaged ones park", damage: 2, label: "claimed", reason: kvstate.ReasonCorrupt},
+		{name: "what may have been an intent parks", damage: 1, label: "prepared", reason: kvstate.ReasonCorrupt},
+		{name: "what may have been parked stays parked", damage: 1, label: "parked", reason: kvstate.ReasonCorrupt},
+		{name: "bytes without a header park", damage: 1, reason: kvstate.ReasonCorrupt},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, brisk, tallyman.Topology{})
+			saved, die := make(chan struct{}), make(chan struct{})
+			kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				for n := uint64(1); n <= 2; n++ {
+					if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
+						return tallyman.Result{}, err
+					}
+				}
+				close(saved)
+				<-die
+				return tallyman.Result{}, nil
+			})})
+			r.submit(t, tallyman.Command{ID: "d", Kind: "steps"})
+			<-saved
+			kill()
+			close(die)
+			for i := range tt.damage {
+				whole := r.entry(t, "d")
+				m := nats.NewMsg(r.Records().Subject("d"))
+				m.Data = bytes.Clone(whole.Raw)
+				m.Data[len(m.Data)/2+i] ^= 4
+				if tt.label != "" {
+					m.Header.Set(command.HeaderState, tt.label)
+				}
+				if _, err := r.js.PublishMsg(r.ctx, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			damaged := r.entry(t, "d")
+			var seen journal
+			start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("steps", func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
+			})})
+			got := r.record(t, "d", func(r *kvstate.Record) bool { return r.State.Terminal() })
+			if string(got.Result) != tt.result || got.Reason != tt.reason {
+				t.Errorf("got result %q, reason %q, error %q; want %q, %q", got.Result, got.Reason, got.Error, tt.result, tt.reason)
+			}
+			wantFallBacks := 0
+			if tt.reason == "" {
+				wantFallBacks = 1
+			}
+			if n := seen.count(tallyman.EventFellBack, "d"); n != wantFallBacks {
+				t.Errorf("fell back %d times, want %d", n, wantFallBacks)
+			}
+			if kept := r.entry(t, kvstate.CorruptKey("d", damaged.Revision)); !bytes.Equal(kept.Raw, damaged.Raw) {
+				t.Error("the damaged bytes were not kept")
+			}
+			r.emptied(t)
+		})
+	}
+}
+
+func TestWorker_CancelledWhileRunning(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, tallyman.Settings{Lease: time.Second}, tallyman.Topology{})
+	running, cause := make(chan struct{}), make(chan error, 1)
+	var seen journal
+	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+		close(running)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return tallyman.Result{Body: []byte("done all the same")}, nil
+	})})
+	sub := r.submit(t, tallyman.Command{ID: "c", Kind: "long"})
+	<-running
+	rec := &kvstate.Record{ID: "c", Kind: "long", Queue: "default", Digest: dedupe.Digest("long", nil)}
+	rec, err := rec.Advance(kvstate.Cancelled, "anna", "no longer wanted", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.AddSeq(sub.Sequence)
+	if _, err := r.Records().WriteWait(r.ctx, "c", rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cause; !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("the handler's context ended for %v, want ErrCancelled", err)
+	}
+	r.emptied(t) // whoever gets it next takes it out
+	if got, err := r.Wait(r.ctx, "c"); got.State != tallyman.Cancelled || !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if n := seen.count(tallyman.EventCancelled, "c"); n != 1 {
+		t.Errorf("the worker noticed %d cancellations, want 1", n)
+	}
+}
