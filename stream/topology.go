@@ -239,6 +239,11 @@ type State struct {
 	Bytes    uint64
 	FirstSeq uint64
 	LastSeq  uint64
+	// Created is when the stream was made. A copy that was put back keeps the
+	// time of the original; a stream made anew does not.
+	Created time.Time
+	// LastAt is when LastSeq was handed out; zero if nothing ever was.
+	LastAt time.Time
 }
 
 // State returns what the stream holds now, as its leader has it.
@@ -249,7 +254,10 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	}
 	info := str.CachedInfo()
 	st := info.State
-	return State{Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
+	return State{
+		Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq,
+		Created: info.Created, LastAt: st.LastTime,
+	}, nil
 }
 
 // CountByQueue counts the stored commands by queue.

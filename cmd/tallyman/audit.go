@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
@@ -11,44 +12,65 @@ import (
 )
 
 type auditCommand struct {
-	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
-	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
-	JSON    bool   `name:"json" help:"Print JSON."`
+	Seal    bool          `help:"If the books balance, seal them up to the first command that waits, so that receipts may expire."`
+	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
+	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
 }
 
 // Run audits the pool and prints the report, whatever it says.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	opts := audit.Options{Close: c.Close}
+	if c.Every != 0 {
+		return c.rounds(ctx, common, out)
+	}
+	r, err := c.audit(ctx, common)
+	if err != nil {
+		return err
+	}
+	if err := c.print(r, out); err != nil {
+		return err
+	}
+	return verdict(r, common)
+}
+
+// audit makes one report.
+func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (r audit.Report, err error) {
+	opts := audit.Options{Seal: c.Seal}
 	if c.Against != "" {
 		in, err := openList(c.Against)
 		if err != nil {
-			return cli.Usage(err)
+			return r, cli.Usage(err)
 		}
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
-	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
-		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), opts)
-		if err != nil {
-			return err
-		}
-		if c.JSON {
-			err = out.JSON(r)
-		} else {
-			err = printReport(r, out)
-		}
-		if err == nil && !r.Balanced {
-			return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
-		}
+	err = withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) (err error) {
+		r, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts)
 		return err
 	})
+	return r, err
+}
+
+func (c *auditCommand) print(r audit.Report, out *cli.Out) error {
+	if c.JSON {
+		return out.JSON(r)
+	}
+	return printReport(r, out)
+}
+
+// verdict is how the command ends after a report.
+func verdict(r audit.Report, common *cli.Common) error {
+	if r.Balanced {
+		return nil
+	}
+	return fmt.Errorf("pool %q: %w: %s", common.Pool, cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
 }
 
 func printReport(r audit.Report, out *cli.Out) error {
 	t := newTable(out)
 	t.row("last sequence", r.LastSeq)
-	if r.ClosedThrough > 0 {
-		t.row("closed through", r.ClosedThrough)
+	if r.SealedThrough > 0 {
+		t.row("sealed through", r.SealedThrough)
 	}
 	t.row("pending", r.Pending)
 	t.row("completed", r.Completed)
@@ -56,20 +78,19 @@ func printReport(r audit.Report, out *cli.Out) error {
 	t.row("cancelled", r.Cancelled)
 	t.row("discarded", r.Discarded)
 	t.row("absorbed", r.Absorbed)
-	if r.MissingCount > 0 {
-		t.row("missing", fmt.Sprintf("%d: %s", r.MissingCount, ranges(r.Missing)))
-	}
-	if r.DoubledCount > 0 {
-		t.row("doubled", r.DoubledCount)
-		for _, d := range r.Doubled {
-			t.row("", fmt.Sprintf("%d: %q", d.Seq, d.IDs))
+	for _, c := range []struct {
+		name  string
+		count uint64
+		which string
+	}{
+		{"missing", r.MissingCount, ": " + ranges(r.Missing)},
+		{"doubled", r.DoubledCount, ""},
+		{"stranded", r.StrandedCount, ""},
+		{"corrupt", r.CorruptCount, ""},
+	} {
+		if c.count > 0 {
+			t.row(c.name, fmt.Sprint(c.count)+c.which)
 		}
-	}
-	if r.StrandedCount > 0 {
-		t.row("stranded", fmt.Sprintf("%d: %q", r.StrandedCount, r.Stranded))
-	}
-	if r.CorruptCount > 0 {
-		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
 	}
 	if r.Beyond > 0 {
 		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
@@ -84,8 +105,43 @@ func printReport(r audit.Report, out *cli.Out) error {
 		}
 	}
 	t.row("")
-	t.row(r.Summary())
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, text := range findings(r) {
+		if _, err := fmt.Fprintln(out, line(text)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(out, r.Summary())
+	return err
+}
+
+// findings spells the findings of a report in a line each. Sequences that
+// nothing more is known of, with the same cause, share one.
+func findings(r audit.Report) (lines []string) {
+	for i := 0; i < len(r.Findings); {
+		f, j := r.Findings[i], i+1
+		seqs := []uint64{f.Seq}
+		for ; j < len(r.Findings); j++ {
+			g := r.Findings[j]
+			seqs = append(seqs, g.Seq)
+			if g.Seq = f.Seq; f.ID != "" || f != g {
+				seqs = seqs[:len(seqs)-1]
+				break
+			}
+		}
+		if j > i+1 {
+			lines = append(lines, fmt.Sprintf("%s sequences %s: %s; %s", f.What, ranges(seqs), f.Cause, f.Remedy))
+		} else {
+			lines = append(lines, f.String())
+		}
+		i = j
+	}
+	if n := r.FindingCount - uint64(len(r.Findings)); n > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", n))
+	}
+	return lines
 }
 
 // ranges spells rising sequences for people: 1-3, 7.
