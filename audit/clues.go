@@ -50,6 +50,7 @@ func (b *books) clues(ctx context.Context) *clues {
 			c.before[i] = c.before[i+1]
 		}
 	}
+	c.left = b.report.LastSeq - b.stored.count()
 	for seq := b.report.LastSeq; seq >= b.report.FirstSeq && c.top == 0; seq-- {
 		if b.stored.has(seq) || b.accounted.has(seq) {
 			c.top = seq
@@ -138,6 +139,7 @@ func (c *clues) queues(ctx context.Context) error {
 	queues, err := c.b.commands.Queues(ctx)
 	for _, q := range queues {
 		c.delivered = max(c.delivered, q.Delivered)
+		c.handed += q.Deliveries
 	}
 	return err
 }
@@ -164,7 +166,7 @@ func (c *clues) missing(i int, seq uint64) Finding {
 			f.Remedy = "it has no outcome: submit it again; then " + off
 		}
 	case seq > c.delivered:
-		f.Cause = fmt.Sprintf("likely deleted from the stream by hand, or purged, before a worker got it: the queues have delivered up to sequence %d", c.delivered)
+		f.Cause = fmt.Sprintf("likely deleted from the stream by hand before a worker got it: the queues have delivered up to sequence %d", c.delivered)
 		f.Remedy = again
 	case len(c.erased) == 1 && c.unexplained() == 1 && !expired:
 		f.ID = c.erased[0].id
@@ -184,8 +186,11 @@ func (c *clues) missing(i int, seq uint64) Finding {
 		}
 		f.Cause = "likely its record was deleted by hand: markers of that are left of " + quoted(ids)
 		f.Remedy = "find out elsewhere whether those had an outcome: submitted again, they run as if they were new; then " + off
+	case seq > c.top && c.handed < c.left:
+		f.Cause = fmt.Sprintf("likely purged from the stream before a worker got it: %d sequences have left the stream with %d deliveries", c.left, c.handed)
+		f.Remedy = again
 	case seq > c.top:
-		f.Cause = fmt.Sprintf("likely an older copy of the bucket was put back, or records were purged without a trace: it was delivered, and nothing accounts for any sequence above %d", c.top)
+		f.Cause = fmt.Sprintf("likely an older copy of the bucket was put back, or its records were purged without a trace: nothing accounts for any sequence above %d", c.top)
 		f.Remedy = again
 	default:
 		f.Cause = "likely deleted from the stream by hand before it had an outcome, or its record was taken out of the bucket without a trace"

@@ -183,6 +183,7 @@ type Queue struct {
 	Outstanding int    // delivered and not settled: running, or waiting for a retry
 	Redelivered int
 	Delivered   uint64 // the newest sequence that was ever delivered; those before it were, too
+	Deliveries  uint64 // made so far, repeated ones too
 	Waiting     int    // pulls of workers that wait for commands
 	Paused      bool
 	PausedUntil time.Time // zero if it is not paused
@@ -223,7 +224,7 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 func queueOf(info *jetstream.ConsumerInfo) Queue {
 	q := Queue{
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
-		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream,
+		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
