@@ -20,7 +20,9 @@ type clues struct {
 	deleted   map[uint64]deletion
 	erased    []deletion // of whose records nothing is left but the marker
 	damaged   []string   // ids whose record is damaged, or was and whose bytes are kept
-	delivered uint64     // last sequence that any queue has delivered
+	delivered uint64     // last sequence that any queue has delivered, or passed over in a purge
+	handed    uint64     // deliveries that the queues have made in all, repeated ones too
+	left      uint64     // sequences that have left the stream
 	top       uint64     // last sequence that anything accounts for, or that is stored
 	now       time.Time
 	err       error // why the evidence is not whole
