@@ -64,13 +64,13 @@ func Run(ctx context.Context, commands *stream.Stream, records *kvstate.Store, o
 
 // finish does once what follows the last look.
 func (b *books) finish(ctx context.Context, seal seal, opts Options) (Report, error) {
-	if !b.report.Balanced {
-		b.explain(ctx)
-	}
 	if opts.Against != nil {
 		if err := b.compare(ctx, opts.Against); err != nil {
 			return Report{}, err
 		}
+	}
+	if !b.report.Balanced {
+		b.explain(ctx)
 	}
 	if b.report.Balanced && opts.Seal {
 		through, err := seal.advance(ctx, b.records, b.provedThrough(), b.created)

@@ -57,12 +57,18 @@ func (b *books) explain(ctx context.Context) {
 	}
 	told := map[command.Token]bool{}
 	if r.MissingCount > 0 {
-		c := b.clues(ctx)
+		c, listed := b.clues(ctx), map[uint64]string{}
+		for _, m := range r.MissingIDs {
+			listed[m.Sequence] = m.ID
+		}
 		for i, seq := range r.Missing {
 			f := c.missing(i, seq)
 			if s := b.straggler(seq); s != nil {
 				told[s.key] = true
 				f = b.strandedFinding(s, seq)
+			}
+			if id := listed[seq]; f.ID == "" {
+				f.ID = id
 			}
 			add(f)
 		}
