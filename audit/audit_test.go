@@ -30,16 +30,21 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
+	return newSceneWith(t, tallyman.Settings{})
+}
+
+func newSceneWith(t *testing.T, settings tallyman.Settings) *scene {
+	t.Helper()
 	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return newSceneOn(t, s)
+	return newSceneOn(t, s, settings)
 }
 
 // newSceneOn opens the pool on a server, and makes it if there is none.
-func newSceneOn(t *testing.T, s *embedded.Server) *scene {
+func newSceneOn(t *testing.T, s *embedded.Server, settings tallyman.Settings) *scene {
 	t.Helper()
 	nc, err := tallyman.Connect(s.URL())
 	if err != nil {
@@ -50,7 +55,7 @@ func newSceneOn(t *testing.T, s *embedded.Server) *scene {
 		nc.Close()
 		<-closed
 	})
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := tallyman.Open(t.Context(), nc, "main")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,8 @@ type clues struct {
 	b         *books
 	seqs      []uint64    // that are missing, rising
 	before    []time.Time // when each had been handed out at the latest
+	below     []uint64    // the nearest sequence before each that is in the stream; 0 for none
+	final     uint64      // first sequence that an entry accounts for which expires, if any is left
 	deleted   map[uint64]deletion
 	erased    []deletion // of whose records nothing is left but the marker
 	damaged   []string   // ids whose record is damaged, or was and whose bytes are kept
@@ -25,7 +28,8 @@ type clues struct {
 	left      uint64     // sequences that have left the stream
 	top       uint64     // last sequence that anything accounts for, or that is stored
 	now       time.Time
-	err       error // why the evidence is not whole
+	at        map[uint64]time.Time // when a stored sequence was stored
+	err       error                // why the evidence is not whole
 }
 
 // deletion is a record that somebody deleted by hand.
@@ -38,7 +42,11 @@ type deletion struct {
 
 // clues gathers them.
 func (b *books) clues(ctx context.Context) *clues {
-	c := &clues{b: b, seqs: b.report.Missing, before: make([]time.Time, len(b.report.Missing)), deleted: map[uint64]deletion{}, now: time.Now()}
+	c := &clues{
+		b: b, seqs: b.report.Missing,
+		before: make([]time.Time, len(b.report.Missing)), below: make([]uint64, len(b.report.Missing)),
+		final: math.MaxUint64, deleted: map[uint64]deletion{}, at: map[uint64]time.Time{}, now: time.Now(),
+	}
 	last := b.lastAt
 	if last.IsZero() {
 		last = c.now
@@ -52,6 +60,7 @@ func (b *books) clues(ctx context.Context) *clues {
 			c.before[i] = c.before[i+1]
 		}
 	}
+	c.neighbours()
 	c.left = b.report.LastSeq - b.stored.count()
 	for seq := b.report.LastSeq; seq >= b.report.FirstSeq && c.top == 0; seq-- {
 		if b.stored.has(seq) || b.accounted.has(seq) {
@@ -73,12 +82,16 @@ func (c *clues) records(ctx context.Context) error {
 		switch {
 		case ok:
 			c.latest(seq, e.At)
+			c.final = min(c.final, seq)
 		case kvstate.Own(e.Key):
 		case e.Record == nil:
 			c.suspect(idOf(e.Key))
 		default:
 			for _, seq := range e.Record.Seqs {
 				c.latest(seq, e.At)
+				if e.Record.State.Final() {
+					c.final = min(c.final, seq)
+				}
 			}
 		}
 		return nil
@@ -153,12 +166,12 @@ func writeOff(records *kvstate.Store) string {
 }
 
 // missing is the finding about sequence number i of the list.
-func (c *clues) missing(i int, seq uint64) Finding {
+func (c *clues) missing(ctx context.Context, i int, seq uint64) Finding {
 	f := Finding{What: FindingMissing, Seq: seq}
 	off := writeOff(c.b.records)
 	again := "submit the command again if a producer's list has it (tallyman audit --against FILE); then " + off
 	d, deleted := c.deleted[seq]
-	expired := c.expired(i)
+	expired, why := c.expired(ctx, i)
 	switch {
 	case deleted:
 		f.ID, f.Subject = d.id, d.subject
@@ -175,7 +188,7 @@ func (c *clues) missing(i int, seq uint64) Finding {
 		f.Cause = fmt.Sprintf("likely its record was deleted by hand at %s: the marker of that is left, and of no other", moment(c.erased[0].at))
 		f.Remedy = "find out elsewhere whether it had an outcome: submitted again, it runs as if it were new; then " + off
 	case expired:
-		f.Cause = fmt.Sprintf("likely its receipt expired before the books were sealed: it was accepted longer ago than the retention of %v", c.b.records.Retention())
+		f.Cause = fmt.Sprintf("likely its receipt expired before the books were sealed: receipts are kept for %v, and %s", c.b.records.Retention(), why)
 		f.Remedy = fmt.Sprintf(`seal within the retention: tallyman audit --every 1m --seal; begin behind what has expired with: nats kv put %s %s '{"sealed_through":SEQUENCE}'`,
 			c.b.records.Bucket(), kvstate.KeyAudit)
 	case len(c.damaged) > 0:
@@ -215,10 +228,45 @@ func (c *clues) unexplained() (n uint64) {
 	return n
 }
 
-// expired reports whether sequence number i of the list is so old that its
-// receipt may be gone by now.
-func (c *clues) expired(i int) bool {
+// neighbours finds the nearest stored sequence before each that is missing.
+func (c *clues) neighbours() {
+	seq, last := c.b.report.FirstSeq, uint64(0)
+	for i, missing := range c.seqs {
+		for ; seq < missing; seq++ {
+			if c.b.stored.has(seq) {
+				last = seq
+			}
+		}
+		c.below[i] = last
+	}
+}
+
+// expired reports whether the receipt of sequence number i of the list is
+// likely gone because its time was over: the pool is older than its retention,
+// and either the sequence is, too, or all that expires before it has gone.
+func (c *clues) expired(ctx context.Context, i int) (likely bool, why string) {
 	keep := c.b.records.Retention()
 	horizon := c.now.Add(-keep)
-	return keep > 0 && c.b.created.Before(horizon) && c.before[i].Before(horizon)
+	switch {
+	case keep <= 0 || c.b.created.After(horizon) || c.stored(ctx, c.below[i]).After(horizon):
+		return false, "" // it is younger, as is what came before it
+	case c.before[i].Before(horizon):
+		return true, "it was accepted longer ago"
+	case c.seqs[i] < c.final:
+		return true, "none is left from before it"
+	}
+	return false, ""
+}
+
+// stored returns when a sequence was stored that is in the stream; zero if that
+// cannot be found out.
+func (c *clues) stored(ctx context.Context, seq uint64) time.Time {
+	at, known := c.at[seq]
+	if !known && seq > 0 {
+		if there, err := c.b.commands.Get(ctx, seq); err == nil {
+			at = there.At
+		}
+		c.at[seq] = at
+	}
+	return at
 }

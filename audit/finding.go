@@ -62,7 +62,7 @@ func (b *books) explain(ctx context.Context) {
 			listed[m.Sequence] = m.ID
 		}
 		for i, seq := range r.Missing {
-			f := c.missing(i, seq)
+			f := c.missing(ctx, i, seq)
 			if s := b.straggler(seq); s != nil {
 				told[s.key] = true
 				f = b.strandedFinding(s, seq)

@@ -38,7 +38,7 @@ func (d *disk) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.server.Close)
-	d.scene = newSceneOn(t, d.server)
+	d.scene = newSceneOn(t, d.server, tallyman.Settings{})
 }
 
 // sync keeps a copy of the store. The
