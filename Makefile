@@ -34,6 +34,10 @@ test: ## run the tests
 race: ## run the tests under the race detector, as CI does
 	go test -race -timeout $(TIMEOUT) $(PACKAGES)
 
+.PHONY: postgres
+postgres: ## run the tests of the outbox beside a private PostgreSQL
+	.ci/postgres go test -race -count=1 -timeout $(TIMEOUT) ./outbox/... ./cmd/producer/... ./examples/...
+
 .PHONY: e2e
 e2e: nats-cli ## run real binaries through real faults, invariants checked after each
 	PATH="$(CURDIR)/bin:$$PATH" go test -tags failpoints -count=1 -timeout $(TIMEOUT) ./tests/e2e/...

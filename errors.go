@@ -20,16 +20,16 @@ var (
 	// ErrMalformed means that a payload, record or result did not decode.
 	ErrMalformed = command.ErrMalformed
 	// ErrConflict means that the id already stands for another kind or payload.
-	ErrConflict = errors.New("conflict")
+	ErrConflict = command.ErrConflict
 	// ErrUnconfirmed means that the server has not confirmed a submission. It
 	// may or may not be stored; submitting the same command again is safe.
-	ErrUnconfirmed = errors.New("not confirmed")
+	ErrUnconfirmed = command.ErrUnconfirmed
 	// ErrTooLarge means that a command, result or checkpoint exceeds what the server stores.
-	ErrTooLarge = errors.New("too large")
+	ErrTooLarge = command.ErrTooLarge
 	// ErrPoolFull means that the command stream has reached a limit and stayed there.
-	ErrPoolFull = errors.New("pool is full")
+	ErrPoolFull = command.ErrPoolFull
 	// ErrNoPool means that the pool's stream, bucket or settings do not exist.
-	ErrNoPool = errors.New("no such pool")
+	ErrNoPool = command.ErrNoPool
 	// ErrNoQueue means that a queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
 	// ErrSettings means that a participant and the pool disagree on a shared setting.
@@ -39,7 +39,7 @@ var (
 	ErrDenied = pipeline.ErrDenied
 	// ErrUnavailable means that the servers have no JetStream to offer just
 	// now: it is off, starting, or without a leader. Nothing was done.
-	ErrUnavailable = errors.New("JetStream is not available")
+	ErrUnavailable = command.ErrUnavailable
 	// ErrNotFound means that a command id is unknown to the pool.
 	ErrNotFound = errors.New("not found")
 	// ErrParked means that the command waits for a human.

@@ -22,14 +22,14 @@ func (r *run) save(ctx context.Context, _ *Claim, p point) (token uint64, err er
 		if r.settled.Load() || !r.lease.Held() {
 			return 0, fmt.Errorf("%s: %w", what, ErrLeaseLost)
 		}
-		failpoint("before-progress", r.env.ID)
+		failAt("before-progress", r.env.ID)
 		// The end of the handler's context stops further tries, but does not cut
 		// this one off: what is stored must be known.
 		sure, done := context.WithTimeout(r.w.life, settleTime)
 		revision, err := r.w.pool.records.WriteWait(sure, r.env.Token, next)
 		if err == nil {
 			done()
-			failpoint("after-progress", r.env.ID)
+			failAt("after-progress", r.env.ID)
 			r.wrote(next, revision)
 			return r.base.Token, nil
 		}

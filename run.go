@@ -86,12 +86,12 @@ func (r *run) exec() (keep bool) {
 		defer timer.Stop()
 	}
 
-	failpoint("before-handler", r.env.ID)
+	failAt("before-handler", r.env.ID)
 	r.begun.Store(true)
 	began := time.Now()
 	result, err := r.call(ctx, r.perform)
 	returned := time.Now()
-	failpoint("after-handler", r.env.ID)
+	failAt("after-handler", r.env.ID)
 	if !r.settled.CompareAndSwap(false, true) {
 		r.w.slots.returned()
 		return false

@@ -70,7 +70,7 @@ func (r *run) wrapUp(rec *kvstate.Record, revision uint64, e Event) {
 		return
 	}
 	go func() {
-		failpoint("before-follow-ups", r.env.ID)
+		failAt("before-follow-ups", r.env.ID)
 		if err := r.bear(rec.FollowUps); err != nil {
 			r.leave("submit the follow-ups", err)
 			return
@@ -86,7 +86,7 @@ func (r *run) bear(followUps []command.Command) error {
 			if err := r.bearSome(followUps[i:i+1], i); err != nil {
 				return fmt.Errorf("%q: %w", c.ID, err)
 			}
-			failpoint("between-follow-ups", r.env.ID)
+			failAt("between-follow-ups", r.env.ID)
 		}
 		return nil
 	}
@@ -144,7 +144,7 @@ func (r *run) stillborn(c command.Command, n int, why error) error {
 
 // ack takes the command out of the stream, on proof, and ends the run.
 func (r *run) ack(proof command.Proof, e Event) {
-	failpoint("before-ack", r.env.ID)
+	failAt("before-ack", r.env.ID)
 	if err := r.d.Ack(proof); err != nil {
 		r.w.log.Warn("ack not sent, the command comes again and is absorbed", "id", r.env.ID, "error", err)
 	}
@@ -291,8 +291,10 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			r.refused(err)
 			return
 		}
-		if readErr != nil {
-			continue // a write now could not be told from the one before
+		if readErr != nil || !r.lease.Held() {
+			// A write now could not be told from the one before, or the lease
+			// has ended during the pause.
+			continue
 		}
 		ctx, cancel = context.WithTimeout(r.w.life, settleTime)
 		var revision uint64

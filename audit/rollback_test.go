@@ -195,9 +195,9 @@ func TestRun_Against(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const n = 2500 // more than two batches
-	told := make([]audit.Accepted, n)
-	for i := range told {
-		told[i] = audit.Accepted{ID: fmt.Sprintf("c-%d", i+1)}
+	var told []audit.Accepted
+	for i := range n {
+		told = append(told, audit.Accepted{ID: fmt.Sprintf("c-%d", i+1)})
 	}
 	s.submit(t, 1, n)
 	s.work(t, 3)

@@ -28,6 +28,26 @@ var (
 	ErrMalformed = errors.New("malformed")
 )
 
+// What may become of a submission. They stand here because whoever submits, or
+// carries what others submit, has to tell them apart; the root package gives
+// them to users under the same names.
+var (
+	// ErrConflict means that the id already stands for another kind or payload.
+	ErrConflict = errors.New("conflict")
+	// ErrTooLarge means that a command, result or checkpoint exceeds what the server stores.
+	ErrTooLarge = errors.New("too large")
+	// ErrUnconfirmed means that the server has not confirmed a submission. It
+	// may or may not be stored; submitting the same command again is safe.
+	ErrUnconfirmed = errors.New("not confirmed")
+	// ErrPoolFull means that the command stream has reached a limit and stayed there.
+	ErrPoolFull = errors.New("pool is full")
+	// ErrNoPool means that the pool's stream, bucket or settings do not exist.
+	ErrNoPool = errors.New("no such pool")
+	// ErrUnavailable means that the servers have no JetStream to offer just
+	// now: it is off, starting, or without a leader. Nothing was done.
+	ErrUnavailable = errors.New("JetStream is not available")
+)
+
 // Command is what was asked. The ID is the idempotency key of the logical
 // act: the same ID always means the same act, whoever sends it and however
 // often.

@@ -16,4 +16,6 @@
 //
 // [ErrInvalidID], [ErrInvalidName] and [ErrMalformed] are wrapped by every
 // error of this package; the text names the offending thing and the rule.
+// [ErrConflict], [ErrTooLarge], [ErrUnconfirmed], [ErrPoolFull], [ErrNoPool] and
+// [ErrUnavailable] are what may become of a submission; this package returns none of them.
 package command

@@ -14,6 +14,10 @@ const (
 	KeySettings command.Token = "_pool"
 	// KeyAudit holds up to where the books are sealed, as JSON.
 	KeyAudit command.Token = "_audit"
+	// KeyJournal holds up to where the journal's commands have been published,
+	// and its books are closed, as JSON. No token begins with "_", so it never
+	// meets a snapshot.
+	KeyJournal command.Token = journalPrefix + "_mark"
 
 	absorbedPrefix  = "_absorbed/"
 	malformedPrefix = "_malformed/"
@@ -23,6 +27,7 @@ const (
 	probePrefix     = "_probe/"
 	notePrefix      = "_note."
 	pausePrefix     = "_pause/"
+	journalPrefix   = "_journal/"
 )
 
 // AbsorbedKey is where a sequence is accounted for that changed nothing,
@@ -101,4 +106,10 @@ func isParkedKey(key command.Token) bool {
 
 func seqKey(prefix string, seq uint64) command.Token {
 	return command.Token(prefix + strconv.FormatUint(seq, 10))
+}
+
+// SnapshotKey is where one of the two snapshots of a journal's run lies; slot
+// is 0 or 1.
+func SnapshotKey(run command.Token, slot int) command.Token {
+	return command.Token(fmt.Sprintf("%s%s/%d", journalPrefix, run, slot))
 }

@@ -391,11 +391,17 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data, Label: State(h.Get(command.HeaderState)), At: at}
 	if deleted(h) {
-		e.Raw = nil
-		return e
+		return Entry{Key: key, Revision: revision, At: at}
 	}
+	return NewEntry(key, revision, at, State(h.Get(command.HeaderState)), data)
+}
+
+// NewEntry makes an entry of what is stored under key at a revision since at,
+// with the state that its headers name. It is for whoever gets the bytes other
+// than through a Store.
+func NewEntry(key command.Token, revision uint64, at time.Time, label State, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: label, At: at}
 	r, err := Decode(data)
 	if err != nil {
 		e.Err = err

@@ -32,6 +32,8 @@ var (
 	ErrNoStream = errors.New("no such stream")
 	// ErrForeign means that something else made the stream of that name.
 	ErrForeign = errors.New("it is there already, and not of this pool; choose another name for the pool, or remove it")
+	// ErrSealed means that the stream was sealed by hand, so that it takes nothing any more.
+	ErrSealed = errors.New("stream is sealed")
 	// ErrNoQueue means that the queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
 	// ErrNotFound means that the stream does not hold the message.
@@ -69,6 +71,11 @@ func subjectPrefix(pool string) string { return pool + ".commands." }
 // Subject returns the subject of a command.
 func (s *Stream) Subject(queue, kind string, token command.Token) string {
 	return s.prefix + queue + "." + kind + "." + string(token)
+}
+
+// Subject returns the subject of a command of a pool.
+func Subject(pool, queue, kind string, token command.Token) string {
+	return subjectPrefix(pool) + queue + "." + kind + "." + string(token)
 }
 
 // Create makes the stream and its consumers or brings them up to cfg. It never

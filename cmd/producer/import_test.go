@@ -171,7 +171,7 @@ type bigImport struct {
 	fed  chan struct{} // closed once nothing is written to it any more
 }
 
-const bigLines = 6_000
+const bigLines = 20_000
 
 // startBig returns once the import submits.
 func startBig(t *testing.T) *bigImport {
@@ -190,10 +190,17 @@ func startBig(t *testing.T) *bigImport {
 	go func() {
 		defer close(b.fed)
 		last := strings.LastIndex(strings.TrimSuffix(b.text, "\n"), "\n") + 1
-		// Each ends with the process at the latest.
-		_, _ = io.WriteString(feed, b.text[:last/10])
-		<-b.more
-		_, _ = io.WriteString(feed, b.text[last/10:last])
+		defer feed.Close()
+		// Line by line, so that nothing cuts one. Ends with the process at the latest.
+		n := 0
+		for line := range strings.Lines(b.text[:last]) {
+			if n++; n == bigLines/10 {
+				<-b.more
+			}
+			if _, err := io.WriteString(feed, line); err != nil {
+				return
+			}
+		}
 	}()
 	b.Process = clitest.Start(t, b.dir, in, append([]string{"import", "-"}, b.args...)...)
 	t.Cleanup(func() { in.CloseWithError(io.ErrClosedPipe) }) // or the process would be waited for in vain
@@ -206,8 +213,8 @@ func (b *bigImport) end(t *testing.T, s syscall.Signal) (code int, left uint64) 
 	t.Helper()
 	close(b.more)
 	b.Signal(t, s)
-	b.in.CloseWithError(io.ErrClosedPipe)
 	code = b.Wait(t)
+	b.in.CloseWithError(io.ErrClosedPipe)
 	<-b.fed
 	if left = stored(t, b.pool); left >= bigLines-1 {
 		t.Fatal("the import did not end in the middle")

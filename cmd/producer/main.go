@@ -1,4 +1,4 @@
-// Producer submits commands to a pool: one, or all of a file.
+// Producer submits commands to a pool: one, all of a file, or those of an outbox.
 package main
 
 import (
@@ -14,6 +14,7 @@ type Flags struct {
 
 	Submit  Submit           `cmd:"" help:"Submit one command."`
 	Import  Import           `cmd:"" help:"Submit a command for each line or row of a file."`
+	Relay   Relay            `cmd:"" help:"Carry the commands of an outbox in a database to the pool, until stopped."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 

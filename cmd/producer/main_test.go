@@ -2,17 +2,27 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pgtest"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	clitest.Main(main)
-	goleak.VerifyTestMain(m)
+	os.Exit(pgtest.Main(func() int {
+		code := m.Run()
+		if err := goleak.Find(); code == 0 && err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		return code
+	}))
 }
 
 // newPool starts a server with a pool.

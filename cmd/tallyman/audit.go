@@ -6,64 +6,92 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/journal"
 )
 
 type auditCommand struct {
 	Seal    bool          `help:"If the books balance, seal them up to the first command that waits, so that receipts may expire."`
 	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
 	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	Journal bool          `help:"Audit the pool's journal, too."`
 	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
 }
 
-// Run audits the pool and prints the report, whatever it says.
+// accounts is what one audit found.
+type accounts struct {
+	audit.Report
+	Journal *journal.Report `json:"journal,omitempty"`
+}
+
+// Run audits the pool, and the journal if asked to, and prints the reports, whatever they say.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
 	if c.Every != 0 {
 		return c.rounds(ctx, common, out)
 	}
-	r, err := c.audit(ctx, common)
+	a, err := c.audit(ctx, common)
 	if err != nil {
 		return err
 	}
-	if err := c.print(r, out); err != nil {
+	if err := c.print(a, out); err != nil {
 		return err
 	}
-	return verdict(r, common)
+	return a.verdict(common)
 }
 
 // audit makes one report.
-func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (r audit.Report, err error) {
+func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a accounts, err error) {
 	opts := audit.Options{Seal: c.Seal}
 	if c.Against != "" {
 		in, err := openList(c.Against)
 		if err != nil {
-			return r, cli.Usage(err)
+			return a, cli.Usage(err)
 		}
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
-	err = withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) (err error) {
-		r, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts)
+	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
+		pool, err := tallyman.Open(ctx, nc, common.Pool)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil || !c.Journal {
+			return err
+		}
+		r, err := auditJournal(ctx, nc, pool, c.Seal)
+		a.Journal = &r
 		return err
 	})
-	return r, err
+	return a, err
 }
 
-func (c *auditCommand) print(r audit.Report, out *cli.Out) error {
+func (c *auditCommand) print(a accounts, out *cli.Out) error {
 	if c.JSON {
-		return out.JSON(r)
+		return out.JSON(a)
 	}
-	return printReport(r, out)
+	if err := printReport(a.Report, out); err != nil || a.Journal == nil {
+		return err
+	}
+	return printJournal(*a.Journal, out)
 }
 
-// verdict is how the command ends after a report.
-func verdict(r audit.Report, common *cli.Common) error {
-	if r.Balanced {
+// verdict is how the command ends after a report; nil if everything balances.
+func (a accounts) verdict(common *cli.Common) error {
+	var amiss []string
+	if !a.Balanced {
+		amiss = append(amiss, strings.TrimPrefix(a.Summary(), cli.ErrUnbalanced.Error()+": "))
+	}
+	if a.Journal != nil && !a.Journal.Balanced {
+		amiss = append(amiss, a.Journal.Summary())
+	}
+	if len(amiss) == 0 {
 		return nil
 	}
-	return fmt.Errorf("pool %q: %w: %s", common.Pool, cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
+	return fmt.Errorf("pool %q: %w: %s", common.Pool, cli.ErrUnbalanced, strings.Join(amiss, "; "))
 }
 
 func printReport(r audit.Report, out *cli.Out) error {

@@ -24,15 +24,15 @@ func (c *auditCommand) rounds(ctx context.Context, common *cli.Common, out *cli.
 	tick := time.NewTicker(c.Every)
 	defer tick.Stop()
 	for {
-		r, err := c.audit(ctx, common)
+		a, err := c.audit(ctx, common)
 		switch {
 		case err == nil:
-			ended = verdict(r, common)
-			if !c.JSON && r.Balanced {
+			ended = a.verdict(common)
+			if !c.JSON && ended == nil {
 				_, err = fmt.Fprintf(out, "%s  %s; %d pending, %d parked, sealed through %d\n",
-					time.Now().UTC().Format(time.RFC3339), r.Summary(), r.Pending, r.Parked, r.SealedThrough)
+					time.Now().UTC().Format(time.RFC3339), a.Summary(), a.Pending, a.Parked, a.SealedThrough)
 			} else {
-				err = c.print(r, out)
+				err = c.print(a, out)
 			}
 			if err != nil {
 				return err // nobody reads any more

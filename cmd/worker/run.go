@@ -16,6 +16,7 @@ import (
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/cmd/internal/metrics"
+	"github.com/tallyman-go/tallyman/cmd/internal/probes"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/runner"
 )
@@ -85,7 +86,7 @@ func (f *Flags) Run(ctx context.Context, common *cli.Common, _ *cli.Out) error {
 	g.Add(func() error { return watchSignals(signals, over, drain, log) }, func(error) {})
 	if web != nil {
 		log.Info("serving /healthz, /readyz and /metrics", "http", web.Addr().String())
-		g.Add(func() error { return serve(web, newProbes(w.Ready, m.Handler()), over) }, func(error) {})
+		g.Add(func() error { return probes.Serve(web, probes.New(w.Ready, m.Handler()), over) }, func(error) {})
 	}
 	if server != nil {
 		g.Add(func() error { <-over; server.Close(); return nil }, func(error) {})

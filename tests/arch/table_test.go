@@ -21,7 +21,7 @@ type rule struct {
 // are listed may be missing; a package that is not listed is an error.
 var table = map[string]rule{
 	root: {
-		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline"},
+		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline", "internal/failpoint"},
 		why: "users link what the root links: an in-process server, handlers for other languages and command lines are theirs to choose",
 	},
 	"command": {
@@ -29,6 +29,13 @@ var table = map[string]rule{
 	},
 	"internal/pipeline": {
 		why: "it pipelines publishes for stream and kvstate alike and knows neither commands nor records",
+	},
+	"internal/memory": {
+		may: []string{"command", "internal/pipeline", "kvstate", "stream"},
+		why: "it plays the server to tests of the root, so it knows what the root says to a server and nothing of the root",
+	},
+	"internal/failpoint": {
+		why: "it ends the process and needs to know nobody for that",
 	},
 	"stream": {
 		may: []string{"command", "internal/pipeline"},
@@ -47,20 +54,24 @@ var table = map[string]rule{
 		why: "trust is arithmetic on the clock; what a lost lease means is decided above it",
 	},
 	"outbox": {
-		may: []string{"command", "lease", root},
-		why: "a relay submits like any producer and must not reach around the root into the stream",
+		may: []string{"command", "lease", "dedupe", "kvstate", "internal/failpoint"},
+		why: "a relay submits like any producer, through an interface that the root's has, and must not reach around the root into the stream (ADR 040)",
+	},
+	"outbox/pgxtx": {
+		may: []string{"outbox"},
+		why: "it lends pgx to the outbox, so that those who use another driver do not link it",
 	},
 	"journal": {
-		may: []string{"command", "kvstate"},
-		why: "a run is written like a record, and its commands go the way of every follow-up",
+		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline"},
+		why: "a run is written like a record, and whoever submits its commands comes from outside (docs/adr/020)",
 	},
 	"audit": {
 		may: []string{"command", "kvstate", "stream", "dedupe"},
 		why: "the books are proved from what JetStream stores, not from what a worker or producer believes; dedupe says under which key an id lies",
 	},
 	"story": {
-		may: []string{"command", "dedupe", "kvstate", "stream"},
-		why: "what happened is told from what JetStream stores, not from what a worker or producer believes",
+		may: []string{"command", "dedupe", "kvstate", "stream", "desk"},
+		why: "what happened is told from what JetStream stores, not from what a worker or producer believes; what may be done is for the desk to say",
 	},
 	"desk": {
 		may: []string{"command", "dedupe", "kvstate", "stream"},
@@ -73,11 +84,14 @@ var table = map[string]rule{
 	"embedded": {
 		why: "it is a server and knows nothing of what it stores",
 	},
+	"internal/pgtest": {
+		why: "it finds a PostgreSQL for tests, whatever they test",
+	},
 	"images/*": {
 		why: "what goes into an image beside the commands stands alone",
 	},
 	"examples/*": {
-		may: []string{root, "embedded", "runner"},
+		may: []string{root, "embedded", "runner", "journal", "outbox", "outbox/pgxtx"},
 		why: "an example shows what users can do, and they have no more than this",
 	},
 	"cmd/*":   {may: []string{"*", "cmd/*"}, why: "they wire everything"},
@@ -88,7 +102,7 @@ var table = map[string]rule{
 const subjectOwner = "stream"
 
 // codeReaders are the packages that may look at JetStream's error codes.
-var codeReaders = []string{"stream", "kvstate", "internal/pipeline"}
+var codeReaders = []string{"stream", "kvstate", "journal", "internal/pipeline"}
 
 // codes are the error codes that mean "someone else was faster" or "already there".
 var codes = map[string]string{
@@ -106,8 +120,12 @@ var outside = []struct {
 }{
 	{"github.com/nats-io/nats-server/", []string{"embedded"},
 		"a server of 20 MB does not belong into every program that submits a command"},
+	{"github.com/jackc/pgx", []string{"outbox/pgxtx", "internal/pgtest", "cmd/*", "examples/*"},
+		"the outbox works on database/sql; which driver a service links is its own choice"},
+	{"modernc.org/sqlite", []string{"cmd/*", "examples/*"},
+		"the outbox works on database/sql; which driver a service links is its own choice"},
 	{"github.com/nats-io/nats.go",
-		[]string{root, "stream", "kvstate", "internal/pipeline", "journal", "audit", "embedded", "cmd/*", "examples/*"},
+		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "journal", "audit", "embedded", "cmd/*", "examples/*"},
 		"command, dedupe and lease are tested without a server, and relay and runner act through the root"},
 }
 

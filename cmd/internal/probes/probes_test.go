@@ -1,4 +1,4 @@
-package main
+package probes
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func TestProbes_Ready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		var answer error
-		h := newProbes(func(context.Context) error { asked++; return answer }, http.NotFoundHandler())
+		h := New(func(context.Context) error { asked++; return answer }, http.NotFoundHandler())
 		get := func(wantCode int, wantBody string, wantAsked int) {
 			t.Helper()
 			w := httptest.NewRecorder()
@@ -39,7 +39,7 @@ func TestProbes_Ready(t *testing.T) {
 func TestProbes_ReadyIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newProbes(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, http.NotFoundHandler())
+		h := New(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, http.NotFoundHandler())
 		began := time.Now()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))

@@ -1,4 +1,4 @@
-package main
+package probes
 
 import (
 	"context"
@@ -19,8 +19,8 @@ const (
 	closeLimit = 2 * time.Second
 )
 
-// newProbes serves /healthz, /readyz and /metrics.
-func newProbes(ready func(context.Context) error, metrics http.Handler) http.Handler {
+// New serves /healthz, /readyz and /metrics.
+func New(ready func(context.Context) error, metrics http.Handler) http.Handler {
 	r := &readiness{ask: ready, now: time.Now}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -62,9 +62,9 @@ func (r *readiness) check() error {
 	return r.known
 }
 
-// serve answers on l until over, so that a worker that drains can still be
+// Serve answers on l until over, so that a worker that drains can still be
 // asked how it fares.
-func serve(l net.Listener, h http.Handler, over <-chan struct{}) error {
+func Serve(l net.Listener, h http.Handler, over <-chan struct{}) error {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()

@@ -1,6 +1,6 @@
 //go:build failpoints
 
-package tallyman
+package failpoint
 
 import (
 	"os"
@@ -10,15 +10,11 @@ import (
 	"time"
 )
 
-const failpointsEnabled = true
+// Enabled is true in test builds alone (build tag failpoints).
+const Enabled = true
 
-// failpoint kills or freezes this process as TALLYMAN_FAILPOINT asks. It holds
-//
-//	<point>=<kill|stop>:<glob of ids>[:<file>]
-//
-// With a file, the point acts only once: whoever creates the file first dies,
-// so that a restarted worker passes.
-func failpoint(point, id string) {
+// Hit kills or freezes this process as TALLYMAN_FAILPOINT asks.
+func Hit(point, id string) {
 	name, rest, ok := strings.Cut(os.Getenv("TALLYMAN_FAILPOINT"), "=")
 	if !ok || name != point {
 		return

@@ -1,0 +1,190 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+const (
+	// pageSize and pageBytes bound what one request reads, and so the memory
+	// of a replay: a page may exceed pageBytes by one message.
+	pageSize  = 256
+	pageBytes = 4 << 20
+)
+
+// stored is a message as it lies in the stream; nothing in it is believed yet.
+type stored struct {
+	seq    uint64
+	token  command.Token
+	header nats.Header
+	body   []byte
+	at     time.Time // by the server's clock
+}
+
+func (s stored) entry() (*Entry, error) { return decode(s.token, s.seq, s.header, s.body) }
+
+func (j *Journal) subject(token command.Token) string { return j.prefix + string(token) }
+
+func (j *Journal) tokenIn(subject string) command.Token {
+	return command.Token(strings.TrimPrefix(subject, j.prefix))
+}
+
+// get asks the stream's leader for one message. errNoEntry means that there is none.
+func (j *Journal) get(ctx context.Context, query map[string]any) (stored, error) {
+	body, err := json.Marshal(query)
+	if err != nil {
+		return stored{}, err
+	}
+	type answer struct {
+		m   *nats.Msg
+		err error
+	}
+	answers := make(chan answer, 1)
+	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + j.stream, Data: body}
+	if err := j.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+		return stored{}, err
+	}
+	var a answer
+	select {
+	case a = <-answers:
+	case <-ctx.Done():
+		return stored{}, context.Cause(ctx)
+	}
+	if a.err != nil {
+		return stored{}, a.err
+	}
+	var got struct {
+		Error   *pipeline.APIError `json:"error"`
+		Message struct {
+			Seq     uint64    `json:"seq"`
+			Subject string    `json:"subject"`
+			Hdrs    []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(a.m.Data, &got); err != nil {
+		return stored{}, fmt.Errorf("%w: %w", pipeline.ErrGarbled, err)
+	}
+	if got.Error != nil {
+		return stored{}, classify(got.Error)
+	}
+	s := stored{seq: got.Message.Seq, token: j.tokenIn(got.Message.Subject), body: got.Message.Data, at: got.Message.Time}
+	if len(got.Message.Hdrs) > 0 {
+		// Headers that do not decode leave the message without its checksum, which is damage.
+		s.header, _ = nats.DecodeHeadersMsg(got.Message.Hdrs)
+	}
+	return s, nil
+}
+
+// last returns the last decision of a run as the stream's leader has it, nil if there is none.
+func (j *Journal) last(ctx context.Context, token command.Token) (*Entry, error) {
+	s, err := j.get(ctx, map[string]any{"last_by_subj": j.subject(token)})
+	switch {
+	case errors.Is(err, errNoEntry):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("journal: read the end of run %s: %w", token, err)
+	}
+	return s.entry()
+}
+
+// page reads up to pageSize messages of a subject, from a sequence on. Any
+// replica may answer, so what is missing at the end may just not be there yet.
+func (j *Journal) page(ctx context.Context, subject string, from uint64) ([]stored, error) {
+	body, err := json.Marshal(map[string]any{"seq": max(from, 1), "next_by_subj": subject, "batch": pageSize, "max_bytes": pageBytes})
+	if err != nil {
+		return nil, err
+	}
+	// Owned by the pipeline's goroutine until it sends on answers.
+	var read []stored
+	answers := make(chan error, 1)
+	on := func(m *nats.Msg, err error) (more bool) {
+		if err != nil {
+			answers <- err
+			return false
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			read = append(read, j.pageEntry(m))
+			return true
+		case "204", "404": // the end, or nothing at all
+			answers <- nil
+		default:
+			answers <- fmt.Errorf("server says %s %s", status, m.Header.Get("Description"))
+		}
+		return false
+	}
+	if err := j.pipe.SendMany(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + j.stream, Data: body}, on); err != nil {
+		return nil, err
+	}
+	select {
+	case err := <-answers:
+		return read, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (j *Journal) pageEntry(m *nats.Msg) stored {
+	s := stored{token: j.tokenIn(m.Header.Get(jetstream.SubjectHeader)), header: m.Header, body: m.Data}
+	s.seq, _ = strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64) // the server's own
+	s.at, _ = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	return s
+}
+
+// errStop ends a walk early, without being an error.
+var errStop = errors.New("stop")
+
+// walk visits the messages of a subject from one sequence to another, both
+// included, and returns once it has met the last one: a replica that lags is
+// asked again, until ctx ends.
+func (j *Journal) walk(ctx context.Context, subject string, from, upTo uint64, visit func(stored) error) error {
+	pause := firstPause
+	for from <= upTo {
+		page, err := j.page(ctx, subject, from)
+		if err != nil && (ctx.Err() != nil || final(err)) {
+			return fmt.Errorf("journal: read %s: %w", subject, err)
+		}
+		for _, s := range page {
+			if s.seq > upTo {
+				return nil
+			}
+			if err := visit(s); err != nil {
+				if errors.Is(err, errStop) {
+					return nil
+				}
+				return err
+			}
+			from = s.seq + 1
+		}
+		if len(page) > 0 {
+			pause = firstPause
+			continue
+		}
+		if err == nil {
+			err = fmt.Errorf("%w: the replica that answered does not have sequence %d yet, or it was deleted", ErrUnavailable, upTo)
+		}
+		if sleep(ctx, pause) != nil {
+			return fmt.Errorf("journal: read %s from sequence %d on: %w", subject, from, err)
+		}
+		pause = min(2*pause, lastPause)
+	}
+	return nil
+}
+
+// The first and the longest pause between two tries.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+)
