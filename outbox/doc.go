@@ -74,6 +74,6 @@
 // # Errors
 //
 // [ErrConflict], [ErrInvalidID], [ErrInvalidName], [ErrLeaseLost], [ErrMoved],
-// [ErrStale], [ErrNoSchema] and [ErrNoRow]. After an error of a function that takes
+// [ErrBackwards], [ErrStale], [ErrNoSchema] and [ErrNoRow]. After an error of a function that takes
 // a [Tx] the transaction must be rolled back.
 package outbox

@@ -31,12 +31,12 @@ func Listen(ctx context.Context, connString string, wake func(), log *slog.Logge
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 10*time.Second
 	for ctx.Err() == nil {
-		err := listen(ctx, cfg, func() { pause.Reset(); wake() })
+		lost := listen(ctx, cfg, func() { pause.Reset(); wake() })
 		if ctx.Err() != nil {
 			break
 		}
 		d := pause.NextBackOff()
-		log.Warn("no notifications from the database, polling alone meanwhile", "error", err, "pause", d)
+		log.Warn("no notifications from the database, polling alone meanwhile", "error", lost, "pause", d)
 		select {
 		case <-time.After(d):
 		case <-ctx.Done():

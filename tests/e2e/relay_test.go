@@ -35,21 +35,22 @@ type ledger struct {
 	*sql.DB
 	outbox.Dialect
 	dsn string
+	t   *testing.T // whose database it is
 }
 
 // ledgers runs a test with each kind of database.
-func ledgers(t *testing.T, test func(t *testing.T, s *stand, db *ledger)) {
+func ledgers(t *testing.T, test func(s *stand, db *ledger)) {
 	t.Helper()
 	for _, d := range []outbox.Dialect{outbox.SQLite, outbox.Postgres} {
 		t.Run(d.String(), func(t *testing.T) {
 			t.Parallel()
-			db := &ledger{Dialect: d}
-			driver, source := "pgx", ""
+			db := &ledger{Dialect: d, t: t}
+			var driver, source string
 			if d == outbox.SQLite {
 				path := filepath.Join(t.TempDir(), "app.db")
 				driver, source, db.dsn = "sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate", "sqlite:"+path
 			} else {
-				source = pgtest.DSN(t)
+				driver, source = "pgx", pgtest.DSN(t)
 				db.dsn = source
 			}
 			var err error
@@ -60,7 +61,7 @@ func ledgers(t *testing.T, test func(t *testing.T, s *stand, db *ledger)) {
 			if err := outbox.Migrate(t.Context(), db.DB, d); err != nil {
 				t.Fatal(err)
 			}
-			test(t, newStand(t, short), db)
+			test(newStand(t, short), db)
 		})
 	}
 }
@@ -122,7 +123,8 @@ func (s *stand) all(t *testing.T, db *ledger, prefix string, n int) {
 // next one submits them again, and the pool absorbs them.
 func TestRelay_KilledBetweenPublishAndMark(t *testing.T) {
 	t.Parallel()
-	ledgers(t, func(t *testing.T, s *stand, db *ledger) {
+	ledgers(t, func(s *stand, db *ledger) {
+		t := db.t
 		s.worker(t)
 		db.add(t, "r-", 30)
 		dying := s.relay(t, db, s.failAt("after-publish", "r-*"))
@@ -149,7 +151,8 @@ func TestRelay_KilledBetweenPublishAndMark(t *testing.T) {
 // writing, which is why this test chooses the point.)
 func TestRelay_FrozenAndThawed(t *testing.T) {
 	t.Parallel()
-	ledgers(t, func(t *testing.T, s *stand, db *ledger) {
+	ledgers(t, func(s *stand, db *ledger) {
+		t := db.t
 		const n = 40
 		s.worker(t)
 		db.add(t, "r-", n)
@@ -182,7 +185,8 @@ func TestRelay_FrozenAndThawed(t *testing.T) {
 // The server goes away and comes back: the relay catches up by itself.
 func TestRelay_ServerAway(t *testing.T) {
 	t.Parallel()
-	ledgers(t, func(t *testing.T, s *stand, db *ledger) {
+	ledgers(t, func(s *stand, db *ledger) {
+		t := db.t
 		relay := s.relay(t, db)
 		db.add(t, "a-", 5)
 		await(t, "the first rows to be published", func() bool { return db.count(t, `state = 'published'`) == 5 })
