@@ -212,7 +212,7 @@ func TestRelay_PoolAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			everywhere(t, func(db *database) {
-		t := db.t
+				t := db.t
 				p := newPool()
 				p.refuse = func(command.Command) error { return fmt.Errorf("submit: %w", outage) }
 				r := db.start(t, p, func(c *outbox.Config) { c.Attempts = 1 })

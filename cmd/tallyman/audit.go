@@ -2,18 +2,33 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/outbox"
 )
 
 type auditCommand struct {
 	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
 	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	DB      string `name:"db" help:"Database with an outbox to audit too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." env:"TALLYMAN_DB" placeholder:"DSN"`
+	OnlyDB  bool   `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
 	JSON    bool   `name:"json" help:"Print JSON."`
+}
+
+// Validate checks what the parser cannot.
+func (c *auditCommand) Validate() error {
+	switch {
+	case c.DB != "" && c.Against != "":
+		return errors.New("--db and --against each say what must be there: audit twice")
+	case c.OnlyDB && c.DB == "":
+		return errors.New("--only-db needs --db")
+	}
+	return nil
 }
 
 // Run audits the pool and prints the report, whatever it says.
@@ -27,10 +42,23 @@ func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
+	var beside *outboxAudit
+	if c.DB != "" {
+		db, err := openOutbox(ctx, c.DB)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		beside = &outboxAudit{db, c.OnlyDB}
+		opts.Against = beside.against(ctx)
+	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
 		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), opts)
 		if err != nil {
 			return err
+		}
+		if beside != nil {
+			return c.finish(ctx, pool, r, beside, out)
 		}
 		if c.JSON {
 			err = out.JSON(r)
@@ -42,6 +70,31 @@ func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 		}
 		return err
 	})
+}
+
+// finish audits the outbox beside the pool, and prints both reports.
+func (c *auditCommand) finish(ctx context.Context, pool *tallyman.Pool, r audit.Report, beside *outboxAudit, out *cli.Out) error {
+	db, err := beside.run(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = out.JSON(struct {
+			audit.Report
+			Outbox outbox.Report `json:"outbox"`
+		}{r, db})
+	} else {
+		err = errors.Join(printReport(r, out), printOutbox(db, out))
+	}
+	switch {
+	case err != nil:
+		return err
+	case !r.Balanced:
+		return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
+	case !db.Balanced:
+		return fmt.Errorf("outbox: %w: %d findings, the first is %s: %q: %s", cli.ErrUnbalanced, db.FindingCount, db.Findings[0].Kind, db.Findings[0].ID, db.Findings[0].Detail)
+	}
+	return nil
 }
 
 func printReport(r audit.Report, out *cli.Out) error {

@@ -28,21 +28,25 @@ func Listen(ctx context.Context, connString string, wake func(), log *slog.Logge
 	if err != nil {
 		return fmt.Errorf("pgxtx: listen: %w", err)
 	}
+	keepListening(ctx, cfg, wake, log)
+	return nil
+}
+
+func keepListening(ctx context.Context, cfg *pgx.ConnConfig, wake func(), log *slog.Logger) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 10*time.Second
 	for ctx.Err() == nil {
-		lost := listen(ctx, cfg, func() { pause.Reset(); wake() })
+		err := listen(ctx, cfg, func() { pause.Reset(); wake() })
 		if ctx.Err() != nil {
-			break
+			return
 		}
 		d := pause.NextBackOff()
-		log.Warn("no notifications from the database, polling alone meanwhile", "error", lost, "pause", d)
+		log.Warn("no notifications from the database, polling alone meanwhile", "error", err, "pause", d)
 		select {
 		case <-time.After(d):
 		case <-ctx.Done():
 		}
 	}
-	return nil
 }
 
 // listen connects and listens until something fails.
