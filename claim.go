@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/tallyman-go/tallyman/command"
 )
@@ -19,7 +18,7 @@ type Claim struct {
 	pace    pace
 	limit   int // of state and intent together, in bytes; 0 for none
 
-	mu        sync.Mutex
+	mu        turn // while something is being saved, for as long as that takes
 	token     uint64
 	durable   point  // what is stored
 	ahead     *point // progress that the pace has held back, nil if none

@@ -33,7 +33,8 @@ type Event struct {
 	Kind    string
 	Queue   string
 	Attempt int
-	// Key is where a copy that was parked or absorbed is filed, if not under its id.
+	// Key is where a copy that was parked or absorbed is filed, if not under its
+	// id, and where damaged bytes are kept.
 	Key     command.Token
 	Reason  kvstate.Reason
 	Err     error

@@ -45,6 +45,10 @@ func (w *Worker) take(batch []*stream.Delivery) {
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
 		r.lease = w.keeper.Hold(r, d.LeaseFrom, r.leaseLost)
+		if err != nil && !r.lease.Held() {
+			r.drop()
+			continue
+		}
 		if err != nil {
 			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
 			continue

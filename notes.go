@@ -41,7 +41,7 @@ type pendingNote struct {
 	note  kvstate.Note
 }
 
-func newNotebook(records *kvstate.Store, log *slog.Logger) *notebook {
+func newNotebook(records records, log *slog.Logger) *notebook {
 	return &notebook{
 		store: func(ctx context.Context, p pendingNote, unique string) error {
 			return records.Note(ctx, p.about, unique, &p.note)
@@ -144,6 +144,10 @@ func (r *run) note(e Event) {
 			return // the record says so
 		}
 		n.What = kvstate.NoteHandedBack
+	case EventCancelled:
+		n.What = kvstate.NoteCancelled
+	case EventFellBack:
+		n.What = kvstate.NoteFellBack
 	case EventParked:
 		if e.Key == "" {
 			return

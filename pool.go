@@ -76,11 +76,16 @@ func ConnectOptions() []nats.Option {
 // records and a consumer for each queue. It is safe for concurrent use.
 type Pool struct {
 	name     string
-	nc       *nats.Conn
-	pipe     *pipeline.Pipe
-	commands *stream.Stream
-	records  *kvstate.Store
+	link     link
+	commands commands
+	records  records
 	settings Settings
+
+	// What tools see, and what needs the connection itself; nil on a double.
+	nc     *nats.Conn
+	pipe   *pipeline.Pipe
+	stream *stream.Stream
+	bucket *kvstate.Store
 
 	submitOnce sync.Once
 	producer   *Producer // for follow-ups and Submit
@@ -243,7 +248,7 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
 	}
-	p := &Pool{name: name, nc: nc, pipe: pipe}
+	p := &Pool{name: name, nc: nc, pipe: pipe, link: connection{nc, pipe}}
 	if err := p.persist(ctx, func(ctx context.Context) error { return p.open(ctx, js) }); err != nil {
 		pipe.Close()
 		return nil, fmt.Errorf("tallyman: open pool %q: %w", name, err)
@@ -253,13 +258,14 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 
 func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	remedy := fmt.Sprintf("create it with: tallyman init --pool %s", p.name)
-	if p.records, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
+	if p.bucket, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
 		return withRemedy(translate(err), ErrNoPool, remedy)
 	}
-	if p.commands, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
+	if p.stream, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
 		return withRemedy(translate(err), ErrNoPool, remedy)
 	}
-	e, err := p.records.Read(ctx, kvstate.KeySettings)
+	p.records, p.commands = p.bucket, pulling{p.stream}
+	e, err := p.bucket.Read(ctx, kvstate.KeySettings)
 	if err != nil {
 		return translate(err)
 	}
@@ -269,7 +275,7 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	if p.settings, err = decodeSettings(e.Raw, kvstate.Version); err != nil {
 		return err
 	}
-	p.records.Keep(p.settings.Retention)
+	p.bucket.Keep(p.settings.Retention)
 	return nil
 }
 
@@ -291,7 +297,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 		ctx, cancel = context.WithTimeout(ctx, openTime)
 		defer cancel()
 	}
-	ctx, stop := p.pipe.UntilDenied(ctx)
+	ctx, stop := p.link.UntilDenied(ctx)
 	defer stop()
 	for {
 		ask, cancel := context.WithTimeout(ctx, askTime)
@@ -328,7 +334,7 @@ func (p *Pool) Close() error {
 	if p.producer != nil {
 		p.producer.close()
 	}
-	return p.pipe.Close()
+	return p.link.Close()
 }
 
 // Name returns the pool's name.
@@ -338,10 +344,10 @@ func (p *Pool) Name() string { return p.name }
 func (p *Pool) Settings() Settings { return p.settings }
 
 // Commands returns the pool's command stream, for tools that look behind the scenes.
-func (p *Pool) Commands() *stream.Stream { return p.commands }
+func (p *Pool) Commands() *stream.Stream { return p.stream }
 
 // Records returns the pool's bucket, for tools that look behind the scenes.
-func (p *Pool) Records() *kvstate.Store { return p.records }
+func (p *Pool) Records() *kvstate.Store { return p.bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,
 // which is so for commands that no worker has written about yet.

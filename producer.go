@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,8 +51,10 @@ type Producer struct {
 	window chan struct{}
 
 	mu      sync.Mutex
-	waiting []*submission // for the next batch of record reads
-	reading int           // batches of record reads under way
+	waiting []*submission            // for the next batch of record reads
+	reading int                      // batches of record reads under way
+	flying  map[*submission]struct{} // each has a place in the window
+	closed  bool
 
 	work sync.WaitGroup // goroutines of submissions that need more than one try
 	life context.Context
@@ -66,7 +70,10 @@ func (p *Pool) NewProducer(cfg ProducerConfig) *Producer {
 		cfg.Confirm = DefaultConfirm
 	}
 	life, end := context.WithCancel(context.Background())
-	return &Producer{pool: p, cfg: cfg, window: make(chan struct{}, cfg.Window), life: life, end: end}
+	return &Producer{
+		pool: p, cfg: cfg, window: make(chan struct{}, cfg.Window), life: life, end: end,
+		flying: map[*submission]struct{}{},
+	}
 }
 
 // Submit submits one command with the pool's shared producer; see Producer.Submit.
@@ -99,7 +106,34 @@ func (p *Producer) Close(ctx context.Context) error {
 
 func (p *Producer) close() {
 	p.end()
+	p.mu.Lock()
+	p.closed = true
+	left := slices.Collect(maps.Keys(p.flying))
+	p.mu.Unlock()
 	p.work.Wait()
+	for _, s := range left {
+		s.giveUp(errClosed)
+	}
+}
+
+var errClosed = errors.New("the producer was closed")
+
+// begin makes room in p.work for a goroutine, unless the producer is closed.
+func (p *Producer) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.work.Add(1)
+	}
+	return !p.closed
+}
+
+// leave gives up the place of s in the window.
+func (p *Producer) leave(s *submission) {
+	p.mu.Lock()
+	delete(p.flying, s)
+	p.mu.Unlock()
+	<-p.window
 }
 
 // Submit submits a command and returns once it is durable in the pool, or ctx ends.
@@ -201,6 +235,11 @@ func errConflict(env command.Envelope, kind string, digest command.Digest) error
 		return fmt.Errorf("tallyman: submit %q: %w: the id stands for a command of kind %q, this one is of kind %q; an id names one act, use another", env.ID, ErrConflict, kind, env.Kind)
 	}
 	return fmt.Errorf("tallyman: submit %q: %w: the id stands for a command with another payload (digest %s, this one has %s); an id names one act, use another", env.ID, ErrConflict, digest, env.Digest)
+}
+
+// errFull says what the server refused for want of room.
+func errFull(id string, last error) error {
+	return fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its limits with tallyman init: %w", id, ErrPoolFull, last)
 }
 
 // errUnconfirmed says that nothing is known, and what was tried last.

@@ -225,6 +225,39 @@ func TestProducer_UnconfirmedThoughItWasAccepted(t *testing.T) {
 	}
 }
 
+func TestProducer_CloseGivesUpWhatAFrozenServerHolds(t *testing.T) {
+	t.Parallel()
+	r, f := newIcyRig(t)
+	f.freeze()
+	p := r.NewProducer(tallyman.ProducerConfig{})
+	outcomes := make(chan error, 10)
+	for i := range cap(outcomes) {
+		c := tallyman.Command{ID: fmt.Sprint("c-", i), Kind: "echo"}
+		if err := p.SubmitAsync(context.WithoutCancel(r.ctx), c, func(_ tallyman.Submission, err error) { outcomes <- err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(briefly(t, r.ctx)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v, want the deadline", err)
+	}
+	if got := len(outcomes); got != cap(outcomes) {
+		t.Errorf("once it is closed %d of %d outcomes are known, want all", got, cap(outcomes))
+	}
+	for range len(outcomes) {
+		if err := <-outcomes; !errors.Is(err, tallyman.ErrUnconfirmed) {
+			t.Errorf("got %v, want ErrUnconfirmed", err)
+		}
+	}
+	f.melt()
+	r.submit(t, tallyman.Command{ID: "c-0", Kind: "echo"})
+	// The answers to what was given up have come, and led to nothing further.
+	for i := 1; i < cap(outcomes); i++ {
+		if got := r.stored(t, fmt.Sprint("c-", i)); got != 0 {
+			t.Errorf("c-%d was published after its producer was closed", i)
+		}
+	}
+}
+
 func TestProducer_DuplicateWhileTheFirstRuns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{})

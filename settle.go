@@ -291,8 +291,10 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			r.refused(err)
 			return
 		}
-		if readErr != nil {
-			continue // a write now could not be told from the one before
+		if readErr != nil || !r.lease.Held() {
+			// A write now could not be told from the one before, or the lease
+			// has ended during the pause.
+			continue
 		}
 		ctx, cancel = context.WithTimeout(r.w.life, settleTime)
 		var revision uint64

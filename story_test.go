@@ -272,7 +272,7 @@ func TestStory_OfADamagedRecord(t *testing.T) {
 	}
 	told := r.story(t, "d", story.Options{})
 	inOrder(t, told, `still in the stream`, `^Revision \d+ of its record is damaged, and is not acted on: "kvstate: decode record`)
-	if told.State != story.StateDamaged || !strings.Contains(told.Verdict, "parks it as corrupt") {
+	if told.State != story.StateDamaged || !strings.Contains(told.Verdict, "or else parks it as corrupt") {
 		t.Errorf("got the state %s with the verdict %q", told.State, told.Verdict)
 	}
 	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})

@@ -29,7 +29,7 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 	// Writes to the record pass by here before they are stored. They are but a
 	// hint to look: only the stored record counts.
 	hints := make(chan *nats.Msg, 64)
-	sub, err := p.nc.ChanSubscribe(p.records.Subject(token), hints)
+	sub, err := p.nc.ChanSubscribe(p.bucket.Subject(token), hints)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, err)
 	}

@@ -119,7 +119,7 @@ func (w *watch) open(ctx context.Context) error {
 	if len(w.filter.IDs) > kvstate.MaxBatch {
 		return fmt.Errorf("%w: %d ids, the limit is %d; watch without ids instead", ErrInvalidID, len(w.filter.IDs), kvstate.MaxBatch)
 	}
-	subjects := []string{w.pool.records.Subject(kvstate.AllRecords)}
+	subjects := []string{w.pool.bucket.Subject(kvstate.AllRecords)}
 	if len(w.filter.IDs) > 0 {
 		subjects = nil
 	}
@@ -129,7 +129,7 @@ func (w *watch) open(ctx context.Context) error {
 			return err
 		}
 		w.keys = append(w.keys, key)
-		subjects = append(subjects, w.pool.records.Subject(key))
+		subjects = append(subjects, w.pool.bucket.Subject(key))
 	}
 	w.state = w.pool.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	for _, s := range subjects {
@@ -143,7 +143,7 @@ func (w *watch) open(ctx context.Context) error {
 	w.more = true // look at once
 	w.cursor = w.filter.After
 	for w.filter.After == 0 {
-		last, err := w.pool.records.LastRevision(ctx)
+		last, err := w.pool.bucket.LastRevision(ctx)
 		if err == nil {
 			if w.filter.Current {
 				w.current = last
@@ -195,7 +195,7 @@ func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
 			return entries, nil
 		}
 		if w.vain++; w.vain%watchIdle == 0 {
-			if last, err := w.pool.records.LastRevision(ctx); err == nil && last < w.cursor {
+			if last, err := w.pool.bucket.LastRevision(ctx); err == nil && last < w.cursor {
 				return nil, errReplaced
 			}
 		}
@@ -205,9 +205,9 @@ func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
 // read returns some revisions behind the cursor.
 func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
 	if len(w.keys) > 0 {
-		return w.pool.records.Newest(ctx, w.keys, w.cursor+1)
+		return w.pool.bucket.Newest(ctx, w.keys, w.cursor+1)
 	}
-	entries, w.more, err = w.pool.records.Page(ctx, kvstate.AllRecords, w.cursor+1)
+	entries, w.more, err = w.pool.bucket.Page(ctx, kvstate.AllRecords, w.cursor+1)
 	if err != nil || w.cursor >= w.current || len(entries) == 0 {
 		return entries, err
 	}
@@ -217,7 +217,7 @@ func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
 	for i, e := range entries {
 		keys[i] = e.Key
 	}
-	newest, err := w.pool.records.Newest(ctx, keys, 0)
+	newest, err := w.pool.bucket.Newest(ctx, keys, 0)
 	if err != nil {
 		w.more = true // the same page again
 		return nil, err

@@ -59,7 +59,7 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
-	fetchers []*stream.Fetcher
+	fetchers []fetcher
 	wake     []chan struct{} // of each fetcher
 
 	handlers context.Context // parent of every handler's context
@@ -223,7 +223,7 @@ func (w *Worker) drain() {
 	}
 	w.die()
 	within(time.Second, w.slots.waitHeld)
-	if err := w.pool.nc.FlushTimeout(time.Second); err != nil {
+	if err := w.pool.link.Flush(time.Second); err != nil {
 		w.log.Warn("last acks may be lost; their commands come again and are absorbed", "error", err)
 	}
 	held, running = w.slots.counts()

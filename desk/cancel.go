@@ -65,7 +65,7 @@ func (d *Desk) cancel(ctx context.Context, act Act, id string) (Outcome, error) 
 // without a record is not there any more.
 func (d *Desk) takenOut(ctx context.Context, act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	r := e.Record
-	if r.State == kvstate.Prepared {
+	if r.Open() {
 		return nil, refusal(r, kvstate.Cancelled)
 	}
 	next, err := act.advance(r, kvstate.Cancelled)

@@ -121,7 +121,12 @@ func TestCancel_Refused(t *testing.T) {
 	if _, err := r.Records().WriteWait(r.ctx, "prepared", rec); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.nc.Request("main.commands.default.echo.=zz", nil, 10*time.Second); err != nil {
+	r.submit(t, tallyman.Command{ID: "unclear", Kind: "echo"})
+	rec, err = (&kvstate.Record{ID: "unclear", Kind: "echo", Seqs: []uint64{3}, Intent: []byte("pay")}).Advance(kvstate.Waiting, "worker-1", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Records().WriteWait(r.ctx, "unclear", rec); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -129,6 +134,7 @@ func TestCancel_Refused(t *testing.T) {
 		texts []string
 	}{
 		{"parked", []string{`"parked"`, `"cancelled"`, "discard"}},
+		{"unclear", []string{`"waiting"`, `"cancelled"`, "by worker-1", "announced an effect"}},
 		{"prepared", []string{`"prepared"`, `"cancelled"`, "by worker-1", "may be happening", "uncertain"}},
 	} {
 		_, err := r.desk.Cancel(r.ctx, ann, c.id)

@@ -161,7 +161,7 @@ func damaged(e kvstate.Entry) error {
 func (a Act) advance(r *kvstate.Record, to kvstate.State) (*kvstate.Record, error) {
 	next, err := r.Advance(to, a.By, a.Why, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), Advice(r.State))
+		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), advice(r))
 	}
 	return next, nil
 }
@@ -172,7 +172,7 @@ func refusal(r *kvstate.Record, to kvstate.State) error {
 	if r.State == kvstate.None {
 		from = "none"
 	}
-	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), Advice(r.State))
+	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), advice(r))
 }
 
 // lately tells who brought a record into its state, and when.

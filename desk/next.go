@@ -6,11 +6,15 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
-// Next lists the acts that a command in this state admits, as the tallyman
-// command spells them. Aside says that its record is not filed under its id.
-func Next(s kvstate.State, aside bool) []string {
+// Next lists the acts that a command with this record admits, as the tallyman
+// command spells them. Aside says that the record is not filed under its id; no
+// record, nil, means that nobody has written about the command yet.
+func Next(r *kvstate.Record, aside bool) []string {
 	acts := []string{}
-	next := s.Next()
+	if r == nil {
+		r = &kvstate.Record{}
+	}
+	s, next := r.State, r.State.Next()
 	admits := func(to kvstate.State) bool { return slices.Contains(next, to) }
 	switch {
 	case s == kvstate.Parked && aside:
@@ -24,24 +28,25 @@ func Next(s kvstate.State, aside bool) []string {
 				acts = append(acts, a.name)
 			}
 		}
-	case s == kvstate.Prepared: // an effect may be happening
+	case r.Open(): // an effect may be happening
 	case admits(kvstate.Cancelled):
 		acts = append(acts, "cancel")
 	}
 	return acts
 }
 
-// Advice says what may be done with a command in this state, in a sentence.
-func Advice(s kvstate.State) string {
-	switch s {
+// advice says what may be done with a command, in a sentence.
+func advice(r *kvstate.Record) string {
+	if r.Open() {
+		return "it has announced an effect on the outside world, which may be happening: wait for its outcome, or until it is parked as uncertain, then resolve or discard it"
+	}
+	switch r.State {
 	case kvstate.None:
 		return "no worker has written about it yet: wait for its outcome, or cancel it"
 	case kvstate.Claimed, kvstate.Waiting:
 		return "it is under way: wait for its outcome, or cancel it"
 	case kvstate.Requeued:
 		return "it was sent back and runs again: wait for its outcome, or cancel it"
-	case kvstate.Prepared:
-		return "an effect on the outside world may be happening: wait for its outcome, or until it is parked as uncertain, then resolve or discard it"
 	case kvstate.Parked:
 		return "it is parked: requeue, resolve or discard it"
 	case kvstate.Completed:

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -126,26 +125,4 @@ func TestPause(t *testing.T) {
 	})
 	r.emptied(t)
 	r.balanced(t)
-}
-
-func TestNext(t *testing.T) {
-	t.Parallel()
-	for _, s := range append(kvstate.States(), kvstate.None) {
-		if Advice(s) == Advice("unheard of") {
-			t.Errorf("no advice for %q", s)
-		}
-		got := map[string]bool{}
-		for _, verb := range Next(s, false) {
-			got[verb] = true
-		}
-		if want := s == kvstate.Parked; got["requeue"] != want || got["resolve"] != want || got["discard"] != want {
-			t.Errorf("%s: got %v", s, got)
-		}
-		if want := s == kvstate.None || s == kvstate.Claimed || s == kvstate.Waiting || s == kvstate.Requeued; got["cancel"] != want {
-			t.Errorf("%s: got %v", s, got)
-		}
-	}
-	if got := Next(kvstate.Parked, true); len(got) != 1 || got[0] != "discard" {
-		t.Errorf("parked aside: got %v, want discard alone", got)
-	}
 }

@@ -220,7 +220,7 @@ func TestStates(t *testing.T) {
 	r := newRig(t, brisk)
 	for _, s := range kvstate.States() {
 		allowed := map[string]bool{}
-		for _, verb := range Next(s, false) {
+		for _, verb := range Next(&kvstate.Record{State: s}, false) {
 			allowed[verb] = true
 		}
 		// Done again, an act of its own kind changes nothing.

@@ -23,6 +23,7 @@ func TestCommit_Ambiguous(t *testing.T) {
 	r := newRig(t)
 	const write = "PUB main.journal." // how a commit begins on the wire, HPUB included
 	wired := func(t *testing.T) (*party, *cable) {
+		t.Helper()
 		c := &cable{}
 		return r.join(t, nats.SetCustomDialer(c)), c
 	}
@@ -117,6 +118,20 @@ func TestCommit_Ambiguous(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a commit whose context is over writes nothing", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		for n := range uint64(2) { // for a run that is not remembered, and one that is
+			_, err := r.Commit(ctx, "over", n, events("a"))
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, journal.ErrUnavailable) || errors.Is(err, journal.ErrUnconfirmed) {
+				t.Errorf("got %v, want ErrUnavailable and the reason", err)
+			}
+			r.commit(t, "over", n, events("b"))
+		}
+		if got, want := r.history(t, "over"), []string{"1.1 b ", "2.1 b "}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
 	t.Run("a commit that never left wrote nothing, and says so", func(t *testing.T) {
 		p, c := wired(t)
 		c.on("PING", false, true)

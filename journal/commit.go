@@ -79,6 +79,9 @@ func (c *commit) run(ctx context.Context) (Committed, error) {
 	h, known := c.j.remembered(c.token)
 	known = known && h.seq == expected
 	pause := firstPause
+	if ctx.Err() != nil {
+		return c.entry.committed(false), c.givenUp(context.Cause(ctx))
+	}
 	var why error // it has not worked yet
 	for {
 		var err error

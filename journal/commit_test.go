@@ -205,7 +205,7 @@ func TestCommit_HostileRuns(t *testing.T) {
 		}
 	}
 	stop()
-	if got := r.audit(t); got.Runs != uint64(len(runs)) || got.Commands != uint64(3*len(runs)) || got.Unpublished != 0 {
+	if got := r.audit(t); got.Runs != uint64(len(runs)) || got.Commands != uint64(3*len(runs)) || got.UnpublishedCount != 0 {
 		t.Errorf("got %+v", got)
 	}
 	if s, err := r.Status(r.ctx); err != nil || s.DamagedSnapshots != 0 || s.MissedSnapshots != 0 {

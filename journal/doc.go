@@ -40,13 +40,13 @@
 //
 // # Not guaranteed
 //
-//   - Order of commands. Commands of one decision are submitted in order, but
-//     relays work side by side, a relay may die and its decision come later than
-//     the next one, and workers start commands as they come. If B must follow A,
-//     decide on B when A has its receipt.
+//   - Order of commands. Submissions do not wait for each other, relays work
+//     side by side, one may die so that its decision comes later than the next,
+//     and workers run commands as they come. If B must follow A, decide on B when
+//     A has its receipt.
 //   - That a command is remembered for ever. It is absorbed while its receipt is
-//     kept. A journal whose relays stood still for longer than that may submit a
-//     command whose receipt has expired, if one of them died after submitting it.
+//     kept. A decision that stays unpublished for longer than that, after some of
+//     its commands were submitted, submits them again, and they run again.
 //   - Purged runs. Decisions cannot be deleted one by one, but an operator may
 //     purge a run, and with it commands that no relay has met.
 //   - Transactions over several runs.

@@ -162,13 +162,14 @@ func (r *Relay) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	}
 }
 
+// fetch pulls decisions until ctx ends. An error means that it cannot go on.
 func (r *Relay) fetch(ctx, working context.Context, cons jetstream.Consumer) error {
 	notices := notices{log: r.log}
 	pause := firstPause
-	for ctx.Err() == nil {
+	for {
 		n := r.room(ctx)
 		if n == 0 {
-			break
+			return nil
 		}
 		pull, cancel := context.WithTimeout(ctx, fetchTime)
 		batch, err := cons.Fetch(n, jetstream.FetchContext(pull), jetstream.FetchHeartbeat(fetchBeat))
@@ -188,27 +189,24 @@ func (r *Relay) fetch(ctx, working context.Context, cons jetstream.Consumer) err
 			continue
 		}
 		notices.fails(absent(err, r.j.pool))
-		if sleep(ctx, pause) != nil {
-			break
-		}
+		_ = sleep(ctx, pause) // if ctx ends, there is no more room
 		pause = min(2*pause, lastPause)
 	}
-	return nil
 }
 
 // room waits until enough slots are free for a pull that is worth it, and
 // returns how many; 0 once ctx has ended.
 func (r *Relay) room(ctx context.Context) int {
-	for {
+	for ctx.Err() == nil {
 		if n := cap(r.slots) - len(r.slots); n > 0 && 4*n >= cap(r.slots) {
 			return n
 		}
 		select {
 		case <-r.freed:
 		case <-ctx.Done():
-			return 0
 		}
 	}
+	return 0
 }
 
 // take starts on one delivery. It waits for room in the submitter, which is

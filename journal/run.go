@@ -108,19 +108,14 @@ func (r *Run[S]) begin(ctx context.Context, s *snapshot, end head) error {
 	if s.Seq > end.seq || s.At > end.at {
 		return unusable("the run ends at decision %d", end.seq)
 	}
-	var at *Entry
-	err := r.j.walkPatiently(ctx, r.j.subject(r.token), s.At, end.at, func(m stored) error {
-		e, err := m.entry()
-		if err != nil {
-			return err
-		}
-		at = e
-		return errStop
-	})
-	if err != nil {
-		return err
+	there, err := r.j.get(ctx, map[string]any{"seq": s.At})
+	switch {
+	case errors.Is(err, errNoEntry):
+		return unusable("the journal holds nothing there")
+	case err != nil:
+		return fmt.Errorf("journal: load run %q: %w", r.id, err)
 	}
-	if at == nil || at.Seq != s.Seq || at.StreamSeq != s.At || at.ID != s.Commit {
+	if at, err := there.entry(); err != nil || at.Run != r.id || at.Seq != s.Seq || at.ID != s.Commit {
 		return unusable("the journal holds another decision there")
 	}
 	var state S

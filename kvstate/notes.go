@@ -22,6 +22,8 @@ const (
 	NoteAbsorbed   NoteKind = "absorbed"    // a repeated delivery or another copy changed nothing
 	NoteDropped    NoteKind = "dropped"     // a delivery was left to its lease, to come again
 	NoteHandedBack NoteKind = "handed_back" // given back at shutdown by a worker that had not begun
+	NoteCancelled  NoteKind = "cancelled"   // a worker let go of it, since a person had cancelled it
+	NoteFellBack   NoteKind = "fell_back"   // a damaged record; the attempt went on from the one before; see Entry
 	NoteParked     NoteKind = "parked"      // a copy was parked beside the record; see Entry
 )
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,8 @@ type Store struct {
 	stream string // KV_<pool>
 	prefix string // $KV.<pool>.
 	keep   string // retention of final records as the server reads it
+	// retention is the same as a duration; 0 means for ever.
+	retention time.Duration
 }
 
 // Config of a pool's bucket.
@@ -146,7 +149,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	return &Store{
 		nc: nc, js: js, pipe: pipe,
 		stream: "KV_" + cfg.Pool, prefix: "$KV." + cfg.Pool + ".",
-		keep: ttl(cfg.Retention),
+		keep: ttl(cfg.Retention), retention: cfg.Retention,
 	}, nil
 }
 
@@ -155,7 +158,13 @@ func (s *Store) Subject(key command.Token) string { return s.prefix + string(key
 
 // Keep sets the retention of final records, which is known only once the
 // pool's settings have been read. Call it before any write.
-func (s *Store) Keep(retention time.Duration) { s.keep = ttl(retention) }
+func (s *Store) Keep(retention time.Duration) { s.keep, s.retention = ttl(retention), retention }
+
+// Retention is how long final records are kept; 0 means for ever.
+func (s *Store) Retention() time.Duration { return s.retention }
+
+// Bucket returns the name of the bucket, as the nats CLI takes it.
+func (s *Store) Bucket() string { return strings.TrimPrefix(s.stream, "KV_") }
 
 // ttl spells d for the Nats-TTL header: whole seconds, at least one; empty for ever.
 func ttl(d time.Duration) string {
@@ -382,11 +391,17 @@ func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats
 
 // entryOf makes an entry of a stored message.
 func entryOf(key command.Token, revision uint64, at time.Time, h nats.Header, data []byte) Entry {
-	e := Entry{Key: key, Revision: revision, Raw: data, Label: State(h.Get(command.HeaderState)), At: at}
 	if deleted(h) {
-		e.Raw = nil
-		return e
+		return Entry{Key: key, Revision: revision, At: at}
 	}
+	return NewEntry(key, revision, at, State(h.Get(command.HeaderState)), data)
+}
+
+// NewEntry makes an entry of what is stored under key at a revision since at,
+// with the state that its headers name. It is for whoever gets the bytes other
+// than through a Store.
+func NewEntry(key command.Token, revision uint64, at time.Time, label State, data []byte) Entry {
+	e := Entry{Key: key, Revision: revision, Raw: data, Label: label, At: at}
 	r, err := Decode(data)
 	if err != nil {
 		e.Err = err

@@ -50,6 +50,7 @@ type Copy struct {
 	Queue     string
 	Kind      string
 	Delivered Delivered
+	Paused    bool // its queue
 }
 
 // Delivered says whether a stored command has been given to a worker.

@@ -68,7 +68,7 @@ func (t *telling) step(i int) Event {
 	case kvstate.Claimed:
 		e.Text = t.claimed(i, who, before, last)
 	case kvstate.Prepared:
-		e.Text = fmt.Sprintf("%s announced an effect on the outside world, under token %d.", who, s.Token)
+		e.Text = t.prepared(i, who, before)
 	case kvstate.Waiting:
 		e.Text = t.waiting(&e, who, before)
 	case kvstate.Completed:
@@ -98,6 +98,12 @@ func (t *telling) claimed(i int, who string, before kvstate.State, last *kvstate
 	case kvstate.None:
 		text += fmt.Sprintf(" claimed it with token %d", s.Token)
 	case kvstate.Claimed, kvstate.Prepared:
+		if before == kvstate.Prepared && t.trail[i-1].Owner == s.Owner {
+			if s.Note != "" {
+				return fmt.Sprintf("%s withdrew the announced effect%s.", text, because(s.Note))
+			}
+			return text + " saved progress, which says that the announced effect has happened."
+		}
 		text += fmt.Sprintf(" took it over from %s with token %d", word(t.trail[i-1].Owner), s.Token)
 	default:
 		text += fmt.Sprintf(" began the next attempt with token %d", s.Token)
@@ -113,6 +119,15 @@ func (t *telling) claimed(i int, who string, before kvstate.State, last *kvstate
 		text += fmt.Sprintf(", to resume at offset %d", last.Offset)
 	}
 	return text + "."
+}
+
+func (t *telling) prepared(i int, who string, before kvstate.State) string {
+	s := t.trail[i]
+	takenOver := before == kvstate.Waiting || before == kvstate.Prepared && t.trail[i-1].Owner != s.Owner
+	if takenOver {
+		return fmt.Sprintf("%s took it over with token %d, to find out what became of the announced effect.", who, s.Token)
+	}
+	return fmt.Sprintf("%s announced an effect on the outside world, under token %d.", who, s.Token)
 }
 
 func (t *telling) waiting(e *Event, who string, before kvstate.State) string {
@@ -140,11 +155,15 @@ func (t *telling) trailNote(e *Event) string {
 }
 
 func (t *telling) completed(e *Event, who string, before kvstate.State, last *kvstate.Record) string {
-	if before == kvstate.Parked {
+	if before == kvstate.Parked || last != nil && last.ResolvedBy != "" {
 		// Only a person leads from parked to completed.
 		e.What = "resolved"
 		why := t.trailNote(e)
-		return fmt.Sprintf("%s stated its outcome as completed%s.", who, because(why))
+		text := fmt.Sprintf("%s stated its outcome as completed%s", who, because(why))
+		if last != nil {
+			text += receipt(last)
+		}
+		return text + "."
 	}
 	text := who + " finished it"
 	if e.Token > 0 {
@@ -154,10 +173,16 @@ func (t *telling) completed(e *Event, who string, before kvstate.State, last *kv
 		if last.Attempt > 0 {
 			text += fmt.Sprintf(" on attempt %d", last.Attempt)
 		}
-		text += fmt.Sprintf("; the receipt holds %s", count(len(last.Result), "byte"))
-		if last.ContentType != "" {
-			text += " of " + word(last.ContentType)
-		}
+		text += receipt(last)
 	}
 	return text + "."
+}
+
+// receipt says what a receipt holds.
+func receipt(r *kvstate.Record) string {
+	text := fmt.Sprintf("; the receipt holds %s", count(len(r.Result), "byte"))
+	if r.ContentType != "" {
+		text += " of " + word(r.ContentType)
+	}
+	return text
 }

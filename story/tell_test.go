@@ -77,6 +77,18 @@ var tales = map[string]story.Evidence{
 		Entry: entry(6, kvstate.Record{Attempt: 1, Seqs: []uint64{7}, Intent: []byte("pay"), Trail: trail(
 			step(1, kvstate.Claimed, "worker-2", 5, ""), step(2, kvstate.Prepared, "worker-2", 5, ""))}),
 	},
+	"effect that was taken over": {
+		Entry: entry(30, kvstate.Record{Attempt: 2, Seqs: []uint64{7}, Trail: trail(
+			step(1, kvstate.Claimed, "worker-2", 5, ""), step(2, kvstate.Prepared, "worker-2", 5, ""),
+			step(3, kvstate.Claimed, "worker-2", 5, ""), step(4, kvstate.Prepared, "worker-2", 5, ""),
+			step(40, kvstate.Prepared, "worker-5", 9, ""), step(41, kvstate.Claimed, "worker-5", 9, "the effect did not happen"),
+			step(42, kvstate.Completed, "worker-5", 9, ""))}),
+	},
+	"paused": {Copies: []story.Copy{{Seq: 7, At: zero, Queue: "slow", Kind: "resize", Paused: true, Delivered: story.DeliveredNever}}},
+	"resolved": {
+		Entry: entry(30, kvstate.Record{Attempt: 1, Seqs: []uint64{7}, Result: []byte("{}"), ResolvedBy: "bob", Trail: trail(
+			step(1, kvstate.Parked, "worker-2", 5, "uncertain"), step(90, kvstate.Completed, "bob", 5, "seen on the statement"))}),
+	},
 	"waiting": {
 		Copies: inStream,
 		Entry: entry(6, kvstate.Record{Attempt: 2, Seqs: []uint64{7}, NextAt: after(90), Error: "no route", Trail: trail(
@@ -123,6 +135,8 @@ var tales = map[string]story.Evidence{
 			{At: after(11), What: kvstate.NoteRefused, Of: "claim", Worker: "worker-4", Attempt: 2, Text: "written by someone else", Seq: 7, Delivery: 7, SubmittedAt: zero},
 			{At: after(12), What: kvstate.NoteRefused, Of: "progress", Worker: "worker-4", Token: 12, Attempt: 2, Text: "written by someone else", Seq: 7, Delivery: 7, SubmittedAt: zero},
 			{At: after(13), What: kvstate.NoteRefused, Of: "result", Worker: "worker-4", Token: 12, Attempt: 2, Missed: 1, Silence: 27 * time.Second, Seq: 7, Delivery: 7, SubmittedAt: zero},
+			{At: after(13.5), What: kvstate.NoteCancelled, Worker: "worker-4", Seq: 7, Delivery: 7, SubmittedAt: zero},
+			{At: after(13.6), What: kvstate.NoteFellBack, Worker: "worker-4", Seq: 7, Delivery: 7, Entry: "_corrupt/img-7/12", Text: "checksum", SubmittedAt: zero},
 			{At: after(14), What: "novelty", Worker: "worker-9", Text: "of a newer version"},
 		},
 		NotesLeft: 3,

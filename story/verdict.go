@@ -26,7 +26,7 @@ func (t *telling) verdict() string {
 	r := t.record()
 	switch {
 	case t.Entry.Err != nil && len(t.Copies) > 0:
-		return "Its record is damaged. The next delivery parks it as corrupt and keeps the bytes; then a person decides."
+		return "Its record is damaged. The worker that gets it next keeps the bytes, and goes on from the revision before if nothing but progress is lost by that, or else parks it as corrupt."
 	case t.Entry.Err != nil:
 		return "Its record is damaged, and it has left the stream: nothing will happen by itself. Ask the audit what is missing."
 	case r == nil && len(t.Copies) > 0:
@@ -34,7 +34,7 @@ func (t *telling) verdict() string {
 	case r == nil:
 		return "Nothing will happen: it is neither in the stream nor on record. Submitted again, it runs as if it were new."
 	}
-	text := t.standing(r) + options(r.State)
+	text := t.standing(r) + options(r)
 	if !r.State.Terminal() && len(t.Copies) == 0 {
 		text += " But it is not in the stream any more, so no worker will get it: ask the audit."
 	}
@@ -47,12 +47,15 @@ func (t *telling) pending() string {
 	switch c.Delivered {
 	case DeliveredNever:
 		text += "no worker has got it yet."
+		if c.Paused {
+			text += " The queue is paused."
+		}
 	case DeliveredOnce:
 		text += "it has been delivered, and may be running. A first attempt leaves no record until it ends or saves progress."
 	default:
 		text += "whether a worker has got it is not known."
 	}
-	return text + options(kvstate.None)
+	return text + options(nil)
 }
 
 // standing says what a record that decodes means for now.
@@ -95,7 +98,7 @@ func (t *telling) running(r *kvstate.Record) string {
 	}
 	b.WriteString(".")
 	if r.State == kvstate.Prepared {
-		b.WriteString(" It has announced an effect: if that worker is gone, nobody runs the command again on a guess.")
+		b.WriteString(" It has announced an effect: if that worker is gone, the handler's Confirm decides, or it is parked as uncertain.")
 		return b.String()
 	}
 	b.WriteString(" If that worker is gone, another takes over once the lease")

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -96,24 +97,15 @@ func held(token uint64, attempt int) string {
 	return "its lease"
 }
 
-// options lists what a person may do to a command in state s.
-func options(s kvstate.State) string {
-	acts := map[kvstate.State]string{
-		kvstate.Requeued: "requeue it", kvstate.Completed: "state its outcome (resolve)",
-		kvstate.Discarded: "discard it", kvstate.Cancelled: "cancel it",
-	}
-	var may []string
-	for _, next := range s.Next() {
-		if act, ok := acts[next]; ok && (next != kvstate.Completed || s == kvstate.Parked) && next != s {
-			may = append(may, act)
-		}
-	}
-	switch n := len(may); n {
+// options lists what a person may do to a command with this record, nil for none.
+func options(r *kvstate.Record) string {
+	switch may := desk.Next(r, false); len(may) {
 	case 0:
 		return ""
 	case 1:
-		return " A person may " + may[0] + "."
+		return " A person may " + may[0] + " it."
 	default:
-		return " A person may " + strings.Join(may[:n-1], ", ") + " or " + may[n-1] + "."
+		last := len(may) - 1
+		return " A person may " + strings.Join(may[:last], ", ") + " or " + may[last] + " it."
 	}
 }

@@ -31,21 +31,41 @@ type Delivery struct {
 
 	subject string
 	reply   string
-	stream  *Stream
+	line    Line
+}
+
+// Line carries the answers to deliveries. The command stream is one; another
+// may stand in for it where there is no server. It must be safe for concurrent use.
+type Line interface {
+	// Say sends an answer that is not confirmed. It must not keep it for later:
+	// an error means that it was not sent and never will be.
+	Say(reply string, body []byte) error
+	// Ask sends an answer and calls done once the server has confirmed it, or
+	// with the reason why it is not known whether it has. Done must not block
+	// and is not called if Ask returns an error.
+	Ask(reply string, body []byte, done func(error)) error
 }
 
 // Subject returns the subject that the command was published to.
 func (d *Delivery) Subject() string { return d.subject }
 
-// delivery reads a message that a pull brought. It returns nil for what is no
-// JetStream delivery.
-func (s *Stream) delivery(m *nats.Msg, from time.Time) *Delivery {
-	d := &Delivery{Header: m.Header, Payload: m.Data, LeaseFrom: from, subject: m.Subject, reply: m.Reply, stream: s}
+// NewDelivery reads a message that a pull, sent at from, has brought from the
+// command stream of a pool. It returns nil for what is no JetStream delivery.
+func NewDelivery(pool string, m *nats.Msg, from time.Time, line Line) *Delivery {
+	return newDelivery(subjectPrefix(pool), m, from, line)
+}
+
+func newDelivery(prefix string, m *nats.Msg, from time.Time, line Line) *Delivery {
+	d := &Delivery{Header: m.Header, Payload: m.Data, LeaseFrom: from, subject: m.Subject, reply: m.Reply, line: line}
 	if !d.parseReply() {
 		return nil
 	}
-	d.Queue, d.Kind, d.Token = s.parse(m.Subject)
+	d.Queue, d.Kind, d.Token = parse(prefix, m.Subject)
 	return d
+}
+
+func (s *Stream) delivery(m *nats.Msg, from time.Time) *Delivery {
+	return newDelivery(s.prefix, m, from, (*wire)(s))
 }
 
 // parseReply reads the ack subject, of which there are two forms:
@@ -111,12 +131,7 @@ func (d *Delivery) Nak(delay time.Duration) error {
 }
 
 func (d *Delivery) answer(body []byte) error {
-	// A client that buffers while it is disconnected would send this after it
-	// has reconnected, when the delivery may long be somebody else's.
-	if !d.stream.nc.IsConnected() {
-		return fmt.Errorf("stream: answer delivery of sequence %d: %w", d.Seq, nats.ErrDisconnected)
-	}
-	if err := d.stream.nc.Publish(d.reply, body); err != nil {
+	if err := d.line.Say(d.reply, body); err != nil {
 		return fmt.Errorf("stream: answer delivery of sequence %d: %w", d.Seq, err)
 	}
 	return nil
@@ -126,9 +141,24 @@ func (d *Delivery) answer(body []byte) error {
 // it. The server confirms to a superseded holder as well: see package lease
 // for what a confirmation is worth. Done must not block.
 func (d *Delivery) Extend(done func(error)) error {
-	m := &nats.Msg{Subject: d.reply, Data: progressBody}
-	if err := d.stream.pipe.Send(m, func(_ *nats.Msg, err error) { done(err) }); err != nil {
+	if err := d.line.Ask(d.reply, progressBody, done); err != nil {
 		return fmt.Errorf("stream: extend lease of sequence %d: %w", d.Seq, err)
 	}
 	return nil
+}
+
+// wire is the stream as the Line of its deliveries.
+type wire Stream
+
+func (w *wire) Say(reply string, body []byte) error {
+	// A client that buffers while it is disconnected would send this after it
+	// has reconnected, when the delivery may long be somebody else's.
+	if !w.nc.IsConnected() {
+		return nats.ErrDisconnected
+	}
+	return w.nc.Publish(reply, body)
+}
+
+func (w *wire) Ask(reply string, body []byte, done func(error)) error {
+	return w.pipe.Send(&nats.Msg{Subject: reply, Data: body}, func(_ *nats.Msg, err error) { done(err) })
 }

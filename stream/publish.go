@@ -135,6 +135,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrIndeterminate, err)
 	case 10054: // message size exceeds maximum
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case 10109: // the stream is sealed
+		return fmt.Errorf("%w: %w", ErrSealed, err)
 	case 10059: // stream not found
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
 	case 10037: // no message found
@@ -234,7 +236,11 @@ func (s *Stream) Names(subject string) (queue, kind string, token command.Token)
 
 // parse takes a subject of this stream apart.
 func (s *Stream) parse(subject string) (queue, kind string, token command.Token) {
-	rest, ok := strings.CutPrefix(subject, s.prefix)
+	return parse(s.prefix, subject)
+}
+
+func parse(prefix, subject string) (queue, kind string, token command.Token) {
+	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
 		return "", "", ""
 	}

@@ -5,19 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/journal"
 	"github.com/tallyman-go/tallyman/outbox"
 )
 
 type auditCommand struct {
-	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
-	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
-	DB      string `name:"db" help:"Database with an outbox to audit too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." env:"TALLYMAN_DB" placeholder:"DSN"`
-	OnlyDB  bool   `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
-	JSON    bool   `name:"json" help:"Print JSON."`
+	Seal    bool          `help:"If the books balance, seal them up to the first command that waits, so that receipts may expire."`
+	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
+	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	Journal bool          `help:"Audit the pool's journal, too."`
+	DB      string        `name:"db" help:"Database with an outbox to audit, too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." placeholder:"DSN"`
+	OnlyDB  bool          `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
+	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
 }
 
 // Validate checks what the parser cannot.
@@ -31,77 +36,114 @@ func (c *auditCommand) Validate() error {
 	return nil
 }
 
-// Run audits the pool and prints the report, whatever it says.
+// accounts is what one audit found.
+type accounts struct {
+	audit.Report
+	Journal *journal.Report `json:"journal,omitempty"`
+	Outbox  *outbox.Report  `json:"outbox,omitempty"`
+}
+
+// Run audits the pool, and the journal if asked to, and prints the reports, whatever they say.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	opts := audit.Options{Close: c.Close}
+	if c.Every != 0 {
+		return c.rounds(ctx, common, out)
+	}
+	a, err := c.audit(ctx, common)
+	if err != nil {
+		return err
+	}
+	if err := c.print(a, out); err != nil {
+		return err
+	}
+	return a.verdict(common)
+}
+
+// audit makes one report.
+func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a accounts, err error) {
+	opts := audit.Options{Seal: c.Seal}
 	if c.Against != "" {
 		in, err := openList(c.Against)
 		if err != nil {
-			return cli.Usage(err)
+			return a, cli.Usage(err)
 		}
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
 	var beside *outboxAudit
 	if c.DB != "" {
-		db, err := openOutbox(ctx, c.DB)
+		if beside, err = openOutbox(ctx, c.DB, c.OnlyDB); err != nil {
+			return a, err
+		}
+		defer beside.Close()
+		opts.Against = beside.against(ctx)
+	}
+	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
+		pool, err := tallyman.Open(ctx, nc, common.Pool)
 		if err != nil {
 			return err
 		}
-		defer db.Close()
-		beside = &outboxAudit{db, c.OnlyDB}
-		opts.Against = beside.against(ctx)
-	}
-	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
-		r, err := audit.Run(ctx, pool.Commands(), pool.Records(), opts)
-		if err != nil {
+		defer pool.Close()
+		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
 			return err
 		}
 		if beside != nil {
-			return c.finish(ctx, pool, r, beside, out)
+			r, err := beside.run(ctx, pool)
+			if err != nil {
+				return err
+			}
+			a.Outbox = &r
 		}
-		if c.JSON {
-			err = out.JSON(r)
-		} else {
-			err = printReport(r, out)
+		if !c.Journal {
+			return nil
 		}
-		if err == nil && !r.Balanced {
-			return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
-		}
+		r, err := auditJournal(ctx, nc, pool, c.Seal)
+		a.Journal = &r
 		return err
 	})
+	return a, err
 }
 
-// finish audits the outbox beside the pool, and prints both reports.
-func (c *auditCommand) finish(ctx context.Context, pool *tallyman.Pool, r audit.Report, beside *outboxAudit, out *cli.Out) error {
-	db, err := beside.run(ctx, pool)
-	if err != nil {
-		return err
-	}
+func (c *auditCommand) print(a accounts, out *cli.Out) error {
 	if c.JSON {
-		err = out.JSON(struct {
-			audit.Report
-			Outbox outbox.Report `json:"outbox"`
-		}{r, db})
-	} else {
-		err = errors.Join(printReport(r, out), printOutbox(db, out))
+		return out.JSON(a)
 	}
-	switch {
-	case err != nil:
+	if err := printReport(a.Report, out); err != nil {
 		return err
-	case !r.Balanced:
-		return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.TrimPrefix(r.Summary(), cli.ErrUnbalanced.Error()+": "))
-	case !db.Balanced:
-		return fmt.Errorf("outbox: %w: %d findings, the first is %s: %q: %s", cli.ErrUnbalanced, db.FindingCount, db.Findings[0].Kind, db.Findings[0].ID, db.Findings[0].Detail)
 	}
-	return nil
+	if a.Outbox != nil {
+		if err := printOutbox(*a.Outbox, out); err != nil {
+			return err
+		}
+	}
+	if a.Journal == nil {
+		return nil
+	}
+	return printJournal(*a.Journal, out)
+}
+
+// verdict is how the command ends after a report; nil if everything balances.
+func (a accounts) verdict(common *cli.Common) error {
+	var amiss []string
+	if !a.Balanced {
+		amiss = append(amiss, strings.TrimPrefix(a.Summary(), cli.ErrUnbalanced.Error()+": "))
+	}
+	if a.Outbox != nil && !a.Outbox.Balanced {
+		amiss = append(amiss, a.Outbox.Summary())
+	}
+	if a.Journal != nil && !a.Journal.Balanced {
+		amiss = append(amiss, a.Journal.Summary())
+	}
+	if len(amiss) == 0 {
+		return nil
+	}
+	return fmt.Errorf("pool %q: %w: %s", common.Pool, cli.ErrUnbalanced, strings.Join(amiss, "; "))
 }
 
 func printReport(r audit.Report, out *cli.Out) error {
 	t := newTable(out)
 	t.row("last sequence", r.LastSeq)
-	if r.ClosedThrough > 0 {
-		t.row("closed through", r.ClosedThrough)
+	if r.SealedThrough > 0 {
+		t.row("sealed through", r.SealedThrough)
 	}
 	t.row("pending", r.Pending)
 	t.row("completed", r.Completed)
@@ -109,20 +151,19 @@ func printReport(r audit.Report, out *cli.Out) error {
 	t.row("cancelled", r.Cancelled)
 	t.row("discarded", r.Discarded)
 	t.row("absorbed", r.Absorbed)
-	if r.MissingCount > 0 {
-		t.row("missing", fmt.Sprintf("%d: %s", r.MissingCount, ranges(r.Missing)))
-	}
-	if r.DoubledCount > 0 {
-		t.row("doubled", r.DoubledCount)
-		for _, d := range r.Doubled {
-			t.row("", fmt.Sprintf("%d: %q", d.Seq, d.IDs))
+	for _, c := range []struct {
+		name  string
+		count uint64
+		which string
+	}{
+		{"missing", r.MissingCount, ": " + ranges(r.Missing)},
+		{"doubled", r.DoubledCount, ""},
+		{"stranded", r.StrandedCount, ""},
+		{"corrupt", r.CorruptCount, ""},
+	} {
+		if c.count > 0 {
+			t.row(c.name, fmt.Sprint(c.count)+c.which)
 		}
-	}
-	if r.StrandedCount > 0 {
-		t.row("stranded", fmt.Sprintf("%d: %q", r.StrandedCount, r.Stranded))
-	}
-	if r.CorruptCount > 0 {
-		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
 	}
 	if r.Beyond > 0 {
 		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
@@ -137,8 +178,43 @@ func printReport(r audit.Report, out *cli.Out) error {
 		}
 	}
 	t.row("")
-	t.row(r.Summary())
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, text := range findings(r) {
+		if _, err := fmt.Fprintln(out, line(text)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(out, r.Summary())
+	return err
+}
+
+// findings spells the findings of a report in a line each. Sequences that
+// nothing more is known of, with the same cause, share one.
+func findings(r audit.Report) (lines []string) {
+	for i := 0; i < len(r.Findings); {
+		f, j := r.Findings[i], i+1
+		seqs := []uint64{f.Seq}
+		for ; j < len(r.Findings); j++ {
+			g := r.Findings[j]
+			seqs = append(seqs, g.Seq)
+			if g.Seq = f.Seq; f.ID != "" || f != g {
+				seqs = seqs[:len(seqs)-1]
+				break
+			}
+		}
+		if j > i+1 {
+			lines = append(lines, fmt.Sprintf("%s sequences %s: %s; %s", f.What, ranges(seqs), f.Cause, f.Remedy))
+		} else {
+			lines = append(lines, f.String())
+		}
+		i = j
+	}
+	if n := r.FindingCount - uint64(len(r.Findings)); n > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", n))
+	}
+	return lines
 }
 
 // ranges spells rising sequences for people: 1-3, 7.

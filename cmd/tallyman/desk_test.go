@@ -212,6 +212,34 @@ func TestShow_DecodesMessagePack(t *testing.T) {
 	}
 }
 
+func TestShow_PayloadBeside(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init").expect(t, 0)
+	p := s.pool(t)
+	large := strings.Repeat("x", int(s.nc.MaxPayload()))
+	if _, err := s.nc.Request("main.commands.default.bad.a", []byte(large), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	work(t, p, "a")
+	if e, err := p.Records().Read(t.Context(), kvstate.PayloadKey("a")); err != nil || e.Raw == nil {
+		t.Fatalf("the payload fits into the record, or %v: nothing is tested", err)
+	}
+	o := s.run(t, "show", "a", "--json")
+	o.expect(t, 0)
+	c := o.object(t)["command"].(map[string]any)
+	if got := c["payload"]; got != large {
+		t.Errorf("got a payload of %d bytes, want %d", len(fmt.Sprint(got)), len(large))
+	}
+	s.run(t, "requeue", "a").expect(t, 0)
+	work(t, p, "a")
+	s.run(t, "discard", "a").expect(t, 0, "1 discarded")
+	if e, err := p.Records().Read(t.Context(), kvstate.PayloadKey("a")); err != nil || e.Raw != nil {
+		t.Errorf("the payload of a discarded command is still there, or %v", err)
+	}
+	s.run(t, "audit").expect(t, 0)
+}
+
 // TestDesk_Aside looks at and discards a message that did not decode.
 func TestDesk_Aside(t *testing.T) {
 	t.Parallel()
@@ -223,12 +251,16 @@ func TestDesk_Aside(t *testing.T) {
 	}
 	submit(t, p, tallyman.Command{ID: "a", Kind: "echo"})
 	work(t, p, "a")
+	// It was delivered before "a" and is written without waiting for it.
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		if e, err := p.Records().Read(t.Context(), kvstate.MalformedKey(1)); err != nil {
 			t.Fatal(err)
 		} else if e.Record != nil {
 			break
 		}
+		<-tick.C
 	}
 	s.run(t, "parked").expect(t, 0, "_malformed/1", "tallyman discard KEY")
 	s.run(t, "show", "_malformed/1").expect(t, 0, "malformed", "discard")

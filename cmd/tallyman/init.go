@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/journal"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -34,6 +35,7 @@ type initCommand struct {
 	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
 	MaxCommands int64         `help:"Bound of the command stream in commands; -1 for none (new pool: none)." placeholder:"N"`
 	Change      bool          `help:"Change settings of a pool that exists. Stop its workers first."`
+	Journal     bool          `help:"Also create the pool's journal, for runs of events (docs/journal.md)."`
 	JSON        bool          `name:"json" help:"Print JSON."`
 
 	stderr io.Writer // for tests; os.Stderr if nil
@@ -66,7 +68,10 @@ func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) er
 		Replicas: c.Replicas, Queues: c.Queue, MaxBytes: c.MaxBytes, MaxCommands: c.MaxCommands, Change: c.Change,
 	}
 	return persist(ctx, initPatience, c.stderr, func(ctx context.Context) error {
-		return tallyman.Create(ctx, nc, pool, settings, topology)
+		if err := tallyman.Create(ctx, nc, pool, settings, topology); err != nil || !c.Journal {
+			return err
+		}
+		return journal.Create(ctx, nc, journal.Config{Pool: pool, Replicas: c.Replicas})
 	})
 }
 

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/journal"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -175,4 +177,53 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", seqs, got, want)
 		}
 	}
+}
+
+func TestAudit_Journal(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init").expect(t, 0)
+	s.run(t, "audit", "--journal").expect(t, 1, "no such journal", "tallyman init --pool main --journal")
+	s.run(t, "init", "--journal").expect(t, 0)
+	s.run(t, "init", "--journal").expect(t, 0)
+	p := s.pool(t)
+	j, err := journal.Open(t.Context(), s.nc, p, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	relay := journal.NewRelay(j, p.NewProducer(tallyman.ProducerConfig{}), journal.RelayConfig{})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	if _, err := j.Commit(t.Context(), "a", 0, journal.Decision{Commands: []tallyman.Command{{Kind: "echo"}, {Kind: "echo"}}}); err != nil {
+		t.Fatal(err)
+	}
+	work(t, p, "a/1/1", "a/1/2")
+	for relay.Stats().Published == 0 && t.Context().Err() == nil {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decisions of 1 runs", "the journal balances")
+	o := s.run(t, "audit", "--journal", "--json")
+	o.expect(t, 0)
+	got := o.object(t)["journal"].(map[string]any)
+	equal(t, got, "balanced", "true")
+	equal(t, got, "decisions", "1")
+	equal(t, got, "sealed_through", "1")
+	if _, there := s.run(t, "audit", "--json").object(t)["journal"]; there {
+		t.Error("the journal was audited without being asked for")
+	}
+	m := nats.NewMsg("main.journal.b")
+	m.Data = []byte("no decision")
+	if err := s.nc.PublishMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "audit", "--journal").expect(t, 6, "sequence 2, of run b, is damaged", `pool "main": the books do not balance: the journal does not balance: 1 decisions damaged`)
 }

@@ -50,9 +50,7 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 	for range 2 {
 		r, err := pool.Find(ctx, id)
 		if err == nil {
-			v := viewOf(r)
-			v.Next = desk.Next(r.State, false)
-			return v, nil
+			return whole(ctx, pool, r, token)
 		}
 		if errors.Is(err, command.ErrMalformed) {
 			return recordView{}, damaged(pool, token, err)
@@ -93,9 +91,27 @@ func lookAside(ctx context.Context, pool *tallyman.Pool, id string, token comman
 	case e.Record == nil:
 		return recordView{}, false, nil
 	}
-	v := viewOf(e.Record)
-	v.Next = desk.Next(e.Record.State, true)
-	return v, true, nil
+	v, err := whole(ctx, pool, e.Record, key)
+	return v, true, err
+}
+
+// whole is the view of a record with what lies beside it: the payload of a
+// parked command that had no room in the record.
+func whole(ctx context.Context, pool *tallyman.Pool, r *kvstate.Record, key command.Token) (recordView, error) {
+	if c := r.Command; c != nil && len(c.Payload) == 0 && dedupe.Digest(c.Kind, nil) != r.Digest {
+		e, err := pool.Records().Read(ctx, kvstate.PayloadKey(key))
+		if err != nil {
+			return recordView{}, err
+		}
+		with := *c
+		with.Payload = e.Raw
+		full := *r
+		full.Command = &with
+		r = &full
+	}
+	v := viewOf(r)
+	v.Next = desk.Next(r, kvstate.Aside(key))
+	return v, nil
 }
 
 // damaged says what can be done about a record that does not decode.
@@ -109,7 +125,7 @@ func waitingView(id string, s stream.Stored) recordView {
 	env, err := dedupe.Recognise(s.Queue, s.Kind, s.Token, s.Header, s.Payload)
 	v := recordView{
 		ID: id, Kind: s.Kind, Queue: s.Queue, Digest: string(env.Digest), State: pending, Sequence: s.Seq,
-		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(kvstate.None, false),
+		Seqs: []uint64{s.Seq}, StoredAt: known(s.At), Trail: []stepView{}, Next: desk.Next(nil, false),
 	}
 	if err != nil {
 		v.Error = err.Error()

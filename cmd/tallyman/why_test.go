@@ -19,7 +19,7 @@ func TestWhy(t *testing.T) {
 	s.run(t, "why", "a b").expect(t, 0, `"a b" is pending`, "Sequence 1 was stored, of kind echo in queue default", "no worker has got it yet")
 	work(t, p, "a b", "bad")
 	s.run(t, "why", "a b").expect(t, 0, `"a b" is completed`, "finished it on attempt 1; the receipt holds five bytes", "Completed, and final.")
-	s.run(t, "why", "bad", "--scan", "--utc").expect(t, 0, `parked it as rejected: "never\nagain"`, "requeue it, state its outcome (resolve) or discard it")
+	s.run(t, "why", "bad", "--scan", "--utc").expect(t, 0, `parked it as rejected: "never\nagain"`, "A person may requeue, resolve or discard it.")
 
 	o := s.run(t, "why", "bad", "--json")
 	o.expect(t, 0)

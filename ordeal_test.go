@@ -1,0 +1,612 @@
+package tallyman
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// defaultOrdeals is how many seeds one run of the tests tries, unless
+// TALLYMAN_ORDEALS says otherwise.
+const defaultOrdeals = 1000
+
+// TestOrdeal lets a few workers meet a few commands, and random faults meet
+// both, in simulated time. Then everything may end, and the books must balance.
+// A failure prints its seed; TALLYMAN_SEED tells the same again, up to
+// what the scheduler of goroutines decides.
+func TestOrdeal(t *testing.T) {
+	t.Parallel()
+	if text := os.Getenv("TALLYMAN_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("TALLYMAN_SEED: %v", err)
+		}
+		synctest.Test(t, func(t *testing.T) { tell(t, seed, new(sightings)) })
+		return
+	}
+	ordeals := defaultOrdeals
+	if text := os.Getenv("TALLYMAN_ORDEALS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("TALLYMAN_ORDEALS: %q is no number of ordeals", text)
+		}
+		ordeals = n
+	}
+	first := rand.Uint64N(1 << 40)
+	t.Logf("seeds from %d on", first)
+	var seen sightings
+	t.Cleanup(func() {
+		for typ := EventCompleted; typ < eventTypes; typ++ {
+			if typ != EventCancelled && typ != EventFellBack && seen[typ].Load() == 0 && !t.Failed() && ordeals >= defaultOrdeals {
+				t.Errorf("no worker of %d ordeals has reported %q: they have become too tame", ordeals, typ)
+			}
+		}
+	})
+	const lanes = 4
+	for lane := range lanes {
+		t.Run(fmt.Sprintf("every %d. from %d", lanes, lane), func(t *testing.T) {
+			t.Parallel()
+			for i := lane; i < ordeals; i += lanes {
+				seed := first + uint64(i)
+				if !t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { tell(t, seed, &seen) })
+				}) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// ordeal is what happens under one seed.
+type ordeal struct {
+	server   *memory.Server
+	settings Settings
+	began    time.Time
+	mux      *Mux
+	seen     *sightings
+	work     sync.WaitGroup // every goroutine that the ordeal starts
+
+	world world
+
+	mu     sync.Mutex
+	rng    *rand.Rand
+	faults faultMix
+	calm   bool // no more faults
+	acts   []*act
+	notes  []note
+	people int // members so far
+	alive  map[*member]bool
+}
+
+// faultMix is how often, in 10,000 operations, a fault strikes.
+type faultMix struct{ kill, freeze, cut, lose, delay, lag, stop int }
+
+type note struct {
+	at   time.Time
+	text string
+}
+
+// act is one call of a handler.
+type act struct {
+	n          int
+	id         string
+	by         *member
+	attempt    int
+	token      uint64 // when it began
+	offset     uint64 // likewise
+	checkpoint string
+	at         time.Time
+	confirms   bool          // a call of Confirm, under the claim of the attempt
+	saved      []uint64      // offsets of which Progress said that they are durable
+	delay      time.Duration // which the handler has asked for
+}
+
+// label stands in whatever an act leaves behind.
+func (a *act) label() string { return fmt.Sprintf("<act %d>", a.n) }
+
+// member is a worker's process.
+type member struct {
+	o      *ordeal
+	name   string
+	handle *memory.Handle
+	worker *Worker
+	cancel context.CancelFunc
+}
+
+const eventTypes = EventFellBack + 1
+
+// sightings counts the events of all ordeals, by type.
+type sightings [eventTypes]atomic.Int64
+
+func tell(t *testing.T, seed uint64, seen *sightings) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
+	o := &ordeal{
+		seen: seen, rng: rng, began: time.Now(), alive: map[*member]bool{},
+		settings: Settings{Lease: lease, MaxAttempts: 2 + rng.IntN(3), BackoffMin: time.Second, BackoffMax: 5 * time.Second}.WithDefaults(),
+		server:   memory.NewServer(memory.Config{Lease: lease, Retention: DefaultRetention}),
+	}
+	some := func(n int) int { // often none at all
+		if rng.IntN(2) == 0 {
+			return 0
+		}
+		return rng.IntN(n)
+	}
+	o.faults = faultMix{kill: some(300), freeze: some(300), cut: some(300), lose: some(1000), delay: some(1500), lag: some(5000), stop: some(100)}
+	o.mux = &Mux{}
+	for _, route := range []Route{
+		{Kind: "plain"}, {Kind: "eager", Eager: true}, {Kind: "brief", Timeout: 2 * time.Second, MaxAttempts: 2},
+		{Kind: "sparse", SaveCount: 3}, {Kind: "blind"}, {Kind: "risky"},
+	} {
+		route.Handler = HandlerFunc(func(context.Context, *Claim) (Result, error) { panic("a member puts its own in place") })
+		if err := o.mux.Route(route); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.note("seed %d, %+v, faults in 10,000 operations: %+v", seed, o.settings, o.faults)
+
+	accepted := o.submitAll(t)
+	for range 2 + o.draw(2) {
+		o.join()
+	}
+	time.Sleep(lease * 6)
+	o.mu.Lock()
+	o.calm = true
+	o.mu.Unlock()
+	o.note("calm")
+	for range 1000 {
+		if o.done(accepted) {
+			break
+		}
+		time.Sleep(lease / 2)
+	}
+	ended := o.done(accepted)
+	o.mu.Lock()
+	members := o.alive
+	o.alive = map[*member]bool{}
+	o.mu.Unlock()
+	for m := range members {
+		m.cancel()
+	}
+	o.work.Wait()
+	time.Sleep(time.Hour) // whatever still hangs returns meanwhile
+
+	var faults []string
+	if !ended {
+		faults = append(faults, fmt.Sprintf("sequences %v never settled, or not everything was accepted", o.server.Held()))
+	}
+	if faults = append(faults, o.check()...); len(faults) > 0 {
+		t.Errorf("TALLYMAN_SEED=%d: %s\n\n%s", seed, strings.Join(faults, "\n  and "), o.text())
+	}
+}
+
+// draw returns a random number below n.
+func (o *ordeal) draw(n int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rng.IntN(n)
+}
+
+// while draws a time up to most; short ones are as likely as long ones.
+func (o *ordeal) while(most time.Duration) time.Duration {
+	return most / time.Duration(int(1)<<o.draw(6)) * time.Duration(1+o.draw(100)) / 100
+}
+
+func (o *ordeal) note(format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.noteLocked(format, args...)
+}
+
+func (o *ordeal) noteLocked(format string, args ...any) {
+	o.notes = append(o.notes, note{time.Now(), fmt.Sprintf(format, args...)})
+}
+
+// text is the whole ordeal: what the server saw, and the notes, in order.
+func (o *ordeal) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lines := slices.Clone(o.notes)
+	for _, e := range o.server.Log() {
+		lines = append(lines, note{e.At, "  " + e.String()})
+	}
+	slices.SortStableFunc(lines, func(a, b note) int { return cmp.Compare(a.at.Sub(o.began), b.at.Sub(o.began)) })
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "%12v %s\n", l.at.Sub(o.began), l.text)
+	}
+	return b.String()
+}
+
+// submitAll lets a producer submit commands, one of them twice and one under a
+// taken id, and somebody else send what is no command. It returns what tells how
+// many of them the server has confirmed.
+func (o *ordeal) submitAll(t *testing.T) *confirmed {
+	h := o.server.Connect("producer", o.fates(nil))
+	producer := onDouble(h, o.settings)
+	c := &confirmed{}
+	submit := func(cmd Command) {
+		c.want++
+		wait := o.while(o.settings.Lease * 4)
+		o.work.Go(func() {
+			time.Sleep(wait)
+			for {
+				sub, err := producer.Submit(context.Background(), cmd)
+				if err == nil || isOneOf(err, ErrConflict) {
+					o.note("%s is submitted: %+v, %v", cmd.ID, sub, err)
+					c.add(cmd, sub, err)
+					return
+				}
+			}
+		})
+	}
+	kinds := []string{"plain", "plain", "eager", "brief", "sparse", "blind", "risky", "risky"}
+	n := 2 + o.draw(4)
+	for i := range n {
+		submit(Command{ID: fmt.Sprint("c", i), Kind: kinds[o.draw(len(kinds))], Payload: []byte("p"), Queue: command.DefaultQueue})
+	}
+	submit(Command{ID: "c0", Kind: "plain", Payload: []byte("p"), Queue: command.DefaultQueue})
+	if o.draw(2) == 0 {
+		submit(Command{ID: "c1", Kind: "plain", Payload: []byte("another payload"), Queue: command.DefaultQueue})
+	}
+	for range o.draw(3) { // what any client may send
+		token := []command.Token{"c1", "c2", "=zz"}[o.draw(3)]
+		wait := o.while(o.settings.Lease * 8)
+		o.work.Go(func() {
+			time.Sleep(wait)
+			err := o.server.Connect("stranger", nil).Commands().Send(command.DefaultQueue, "plain", token, nil, []byte("p"), func(_ stream.Accepted, err error) {
+				o.note("a stranger sent %s: %v", token, err)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	o.work.Go(func() {
+		time.Sleep(o.settings.Lease * 9) // the strangers are through
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.strangers = true
+	})
+	return c
+}
+
+// confirmed is what producers were told.
+type confirmed struct {
+	want int
+
+	mu        sync.Mutex
+	got       int
+	ids       []string
+	strangers bool // all of them have sent what they had
+}
+
+func (c *confirmed) add(cmd Command, _ Submission, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got++
+	if err == nil {
+		c.ids = append(c.ids, cmd.ID)
+	}
+}
+
+// done reports whether everything was accepted and has left the stream, each
+// with an outcome on record.
+func (o *ordeal) done(c *confirmed) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.got < c.want || !c.strangers || len(o.server.Held()) > 0 {
+		return false
+	}
+	for _, id := range c.ids {
+		token, err := dedupe.Token(id)
+		if e := o.server.Entry(token); err != nil || e.Record == nil || !e.Record.State.Terminal() {
+			return false
+		}
+	}
+	return true
+}
+
+// join starts a worker.
+func (o *ordeal) join() {
+	o.mu.Lock()
+	o.people++
+	m := &member{o: o, name: fmt.Sprint("w", o.people)}
+	o.mu.Unlock()
+	m.handle = o.server.Connect(m.name, o.fates(m))
+	pool := onDouble(m.handle, o.settings)
+	mux := &Mux{}
+	for _, route := range o.mux.exact {
+		own := *route
+		own.Handler = HandlerFunc(m.act)
+		if own.Kind == "risky" {
+			own.Confirm = m.confirm
+		}
+		if err := mux.Route(own); err != nil {
+			panic(err)
+		}
+	}
+	worker, err := pool.NewWorker(WorkerConfig{
+		Mux: mux, Name: m.name, Concurrency: 1 + o.draw(3), Drain: o.while(time.Second), Grace: time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+		Observe: func(e Event) {
+			o.seen[e.Type].Add(1)
+			o.note("%s: %s %s, attempt %d, %v", m.name, e.ID, e.Type, e.Attempt, e.Err)
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	m.worker = worker
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	o.mu.Lock()
+	o.alive[m] = true
+	o.mu.Unlock()
+	o.work.Go(func() {
+		err := worker.Run(ctx)
+		pool.Close()
+		o.note("%s has ended: %v", m.name, err)
+		if err != nil {
+			o.leave(m, 0) // it came while it was cut off, say: another one comes
+		}
+	})
+	o.note("%s joins", m.name)
+}
+
+// leave ends a worker that is not alive any more, or should not be, and lets
+// another one take its place after a while.
+func (o *ordeal) leave(m *member, after time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.leaveLocked(m, after)
+}
+
+func (o *ordeal) leaveLocked(m *member, after time.Duration) {
+	if !o.alive[m] {
+		return
+	}
+	delete(o.alive, m)
+	m.cancel()
+	o.work.Go(func() {
+		time.Sleep(after)
+		o.join()
+	})
+}
+
+// fates is the bad luck of a worker, or of the producer if m is nil.
+func (o *ordeal) fates(m *member) memory.Faults {
+	return func(op memory.Op) memory.Fate {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		most := func(d time.Duration) time.Duration { return time.Duration(o.rng.Int64N(int64(d))) }
+		f := memory.Fate{Delay: most(5 * time.Millisecond), Back: most(5 * time.Millisecond)}
+		if o.calm {
+			return f
+		}
+		strikes := func(of int) bool { return o.rng.IntN(10000) < of }
+		mix, lease := o.faults, o.settings.Lease
+		if strikes(mix.lose) {
+			f.Lost = o.rng.IntN(2) == 0
+			f.Unanswered = !f.Lost
+			o.noteLocked("%s: %s is lost: %v, its answer: %v", m.who(), op, f.Lost, f.Unanswered)
+		}
+		if strikes(mix.delay) {
+			f.Delay, f.Back = most(lease*2), most(lease)
+			o.noteLocked("%s: %s takes %v, its answer %v", m.who(), op, f.Delay, f.Back)
+		}
+		if op == memory.OpMany && strikes(mix.lag) {
+			f.Behind = 1 + o.rng.IntN(6)
+			o.noteLocked("%s: %s from a replica that is %d writes behind", m.who(), op, f.Behind)
+		}
+		if m == nil || !o.alive[m] {
+			return f
+		}
+		switch {
+		case strikes(mix.kill):
+			o.noteLocked("%s is killed at %s", m.name, op)
+			m.handle.Kill()
+			o.leaveLocked(m, most(lease*2))
+		case strikes(mix.stop):
+			o.noteLocked("%s is told to stop at %s", m.name, op)
+			o.leaveLocked(m, most(lease))
+		case strikes(mix.freeze):
+			d := most(lease * 3)
+			o.noteLocked("%s is frozen for %v at %s", m.name, d, op)
+			m.handle.Freeze()
+			time.AfterFunc(d, func() { o.note("%s is thawed", m.name); m.handle.Thaw() })
+		case strikes(mix.cut):
+			d, lose := most(lease*2), o.rng.IntN(2) == 0
+			o.noteLocked("%s is cut off for %v at %s, what it sent is lost: %v", m.name, d, op, lose)
+			m.handle.Cut(lose)
+			time.AfterFunc(d, func() { o.note("%s is connected again", m.name); m.handle.Heal() })
+		}
+		return f
+	}
+}
+
+func (m *member) who() string {
+	if m == nil {
+		return "producer"
+	}
+	return m.name
+}
+
+// act is the handler of every kind: it makes progress in random steps, and ends
+// in one of the ways in which handlers end.
+func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
+	o := m.o
+	a := m.begin(c, false)
+	if a == nil {
+		return Result{}, errGhost
+	}
+	defer func() { o.note("%s: %s ends: %v", m.name, a.label(), context.Cause(ctx)) }()
+	for range o.draw(5) {
+		if sleep(ctx, o.while(o.settings.Lease/2)) != nil {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+		offset := c.Offset() + uint64(o.draw(3))
+		if err := c.Progress(ctx, offset, []byte(a.label())); err != nil {
+			o.note("%s: progress of %s: %v", m.name, a.label(), err)
+			if o.draw(4) > 0 {
+				return Result{}, fmt.Errorf("%s: %w", a.label(), err)
+			}
+		} else if !m.handle.Dead() {
+			o.mu.Lock()
+			a.saved = append(a.saved, offset)
+			o.mu.Unlock()
+		}
+	}
+	failed := fmt.Errorf("%s failed", a.label())
+	if c.Kind() == "risky" || c.Kind() == "blind" {
+		token, err := c.Prepare(ctx, []byte(a.label()))
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: prepare: %w", a.label(), err)
+		}
+		if sleep(ctx, o.while(o.settings.Lease)) != nil && o.draw(2) == 0 {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+		if o.draw(4) > 0 && !m.handle.Dead() {
+			o.note("%s: effect of %s: %v", m.name, a.label(), o.world.effect(a.id, token, a.label()))
+		}
+	}
+	switch o.draw(24) {
+	case 0, 1, 2:
+		return Result{}, failed
+	case 3:
+		return Result{}, Reject(failed)
+	case 4:
+		delay := o.while(time.Second)
+		o.mu.Lock()
+		a.delay = delay
+		o.mu.Unlock()
+		return Result{}, RetryAfter(delay, failed)
+	case 5:
+		return Result{}, Uncertain(failed)
+	case 6:
+		panic(a.label() + " panics")
+	case 7: // hangs, and does not listen
+		time.Sleep(o.while(o.settings.Lease * 3))
+	case 8, 9: // takes longer than its lease
+		if sleep(ctx, o.settings.Lease+o.while(o.settings.Lease)) != nil {
+			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+		}
+	case 10, 11, 12:
+		if !strings.Contains(a.id, "/") {
+			for range 1 + o.draw(2) {
+				if err := c.FollowUp(Command{Kind: "plain", Queue: command.DefaultQueue}); err != nil {
+					return Result{}, err
+				}
+			}
+		}
+	}
+	return Result{Body: []byte(a.label())}, nil
+}
+
+// begin notes a call of a handler, or of a Confirm. It returns nil if the
+// process was killed, and its goroutines only have not noticed yet.
+func (m *member) begin(c *Claim, confirms bool) *act {
+	if m.handle.Dead() {
+		return nil
+	}
+	o := m.o
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	a := &act{n: len(o.acts), id: c.ID(), by: m, confirms: confirms, attempt: c.Attempt(), token: c.Token(), offset: c.Offset(), checkpoint: string(c.Checkpoint()), at: time.Now()}
+	o.acts = append(o.acts, a)
+	o.noteLocked("%s: %s begins %s, confirms %v, attempt %d, token %d, offset %d %s", m.name, a.label(), a.id, confirms, a.attempt, a.token, a.offset, a.checkpoint)
+	return a
+}
+
+// confirm looks into the world for what became of an effect.
+func (m *member) confirm(ctx context.Context, c *Claim, intent []byte) (Finding, Result, error) {
+	a := m.begin(c, true)
+	if a == nil {
+		return Unknown, Result{}, errGhost
+	}
+	if sleep(ctx, m.o.while(m.o.settings.Lease)) != nil {
+		return Unknown, Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
+	}
+	switch m.o.draw(8) {
+	case 0:
+		return Unknown, Result{}, fmt.Errorf("%s failed", a.label())
+	case 1:
+		return Unknown, Result{}, nil
+	}
+	happened := m.o.world.look(a.id, c.Token())
+	m.o.note("%s: %s finds that the effect of %s happened: %v", m.name, a.label(), intent, happened)
+	if happened {
+		return Done, Result{Body: []byte(a.label())}, nil
+	}
+	return NotDone, Result{}, nil
+}
+
+// world is an outside system that takes effects and knows fencing tokens: it
+// refuses who comes with a smaller one than it has seen.
+type world struct {
+	mu      sync.Mutex
+	fence   map[string]uint64
+	effects map[string][]string // by id: labels of the acts that caused them
+}
+
+func (w *world) passesLocked(id string, token uint64) bool {
+	if w.fence == nil {
+		w.fence, w.effects = map[string]uint64{}, map[string][]string{}
+	}
+	if token < w.fence[id] {
+		return false
+	}
+	w.fence[id] = token
+	return true
+}
+
+// effect happens, and happens again if it is caused again.
+func (w *world) effect(id string, token uint64, label string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.passesLocked(id, token) {
+		return false
+	}
+	w.effects[id] = append(w.effects[id], label)
+	return true
+}
+
+// look reports whether an effect has happened. From then on, holders of smaller
+// tokens can cause none.
+func (w *world) look(id string, token uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passesLocked(id, token)
+	return len(w.effects[id]) > 0
+}
+
+var errGhost = Uncertain(fmt.Errorf("the process of this handler was killed"))
+
+// lastOf returns the newest entry of every key that the log holds.
+func lastOf(log []memory.Event) map[command.Token]kvstate.Entry {
+	last := map[command.Token]kvstate.Entry{}
+	for _, e := range log {
+		if e.What == memory.Written {
+			last[e.Entry.Key] = e.Entry
+		}
+	}
+	return last
+}

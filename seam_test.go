@@ -1,0 +1,304 @@
+package tallyman
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// doubled is the command stream of a double with fetchers of the seam's type.
+type doubled struct{ *memory.Commands }
+
+func (d doubled) NewFetcher(cfg stream.FetchConfig) fetcher { return d.Commands.NewFetcher(cfg) }
+
+// onDouble is the pool as the process behind a handle of the double has it open.
+func onDouble(h *memory.Handle, settings Settings) *Pool {
+	return &Pool{name: "main", link: h, records: h.Records(), commands: doubled{h.Commands()}, settings: settings}
+}
+
+// seam is a pool, whatever lies behind it, and the hand of an operator.
+type seam struct {
+	*Pool
+	ctx  context.Context
+	wipe func(key command.Token, purge bool) error                           // puts a marker over a key
+	send func(kind string, token command.Token, msgID, payload string) error // publishes as any client can
+}
+
+// seamSettings leave a stalled machine a second before the order of events changes.
+var seamSettings = Settings{Lease: 2 * time.Second, Retention: time.Second}.WithDefaults()
+
+// TestSeam holds the double, a server and a cluster to the same behaviours.
+func TestSeam(t *testing.T) {
+	t.Parallel()
+	t.Run("on the double", func(t *testing.T) {
+		t.Parallel()
+		for name, behaves := range behaviours() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					s := memory.NewServer(memory.Config{Lease: seamSettings.Lease, Retention: seamSettings.Retention})
+					h := s.Connect("worker", nil)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					behaves(t, &seam{
+						Pool: onDouble(h, seamSettings), ctx: ctx,
+						wipe: func(key command.Token, purge bool) error { s.Delete(key, purge); return nil },
+						send: func(kind string, token command.Token, msgID, payload string) error {
+							header := nats.Header{}
+							if msgID != "" {
+								header.Set(command.HeaderMsgID, msgID)
+							}
+							answers := make(chan error, 1)
+							done := func(_ stream.Accepted, err error) { answers <- err }
+							if err := h.Commands().Send(command.DefaultQueue, kind, token, header, []byte(payload), done); err != nil {
+								return err
+							}
+							return <-answers
+						},
+					})
+				})
+			})
+		}
+	})
+	t.Run("on a server", func(t *testing.T) {
+		t.Parallel()
+		server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		behave(t, server.URL(), 1)
+	})
+	t.Run("on a cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cluster.Close)
+		behave(t, cluster.URL(), 3)
+	})
+}
+
+// behave runs every behaviour on a pool of its own.
+func behave(t *testing.T, url string, replicas int) {
+	i := 0
+	for name, behaves := range behaviours() {
+		i++
+		pool := "pool-" + strconv.Itoa(i)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			t.Cleanup(cancel)
+			nc, err := Connect(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(nc.Close)
+			js, err := jetstream.New(nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Create(ctx, nc, pool, seamSettings, Topology{Replicas: replicas}); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Open(ctx, nc, pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = p.Close() }) // returns nil
+			kv, err := js.KeyValue(ctx, pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			behaves(t, &seam{
+				Pool: p, ctx: ctx,
+				wipe: func(key command.Token, purge bool) error {
+					if purge {
+						return kv.Purge(ctx, string(key))
+					}
+					return kv.Delete(ctx, string(key))
+				},
+				send: func(kind string, token command.Token, msgID, payload string) error {
+					m := nats.NewMsg(stream.Subject(pool, command.DefaultQueue, kind, token))
+					m.Data = []byte(payload)
+					if msgID != "" {
+						m.Header.Set(command.HeaderMsgID, msgID)
+					}
+					_, err := js.PublishMsg(ctx, m)
+					return err
+				},
+			})
+		})
+	}
+}
+
+// claimed is a first record for an id.
+func claimed(t *testing.T, id string) *kvstate.Record {
+	t.Helper()
+	r, err := (&kvstate.Record{ID: id, Kind: "k", Queue: command.DefaultQueue}).Advance(kvstate.Claimed, "w", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// write writes a record over a revision and returns the new one.
+func (s *seam) write(t *testing.T, r *kvstate.Record, over uint64) uint64 {
+	t.Helper()
+	revision, err := s.tryWrite(r, over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+func (s *seam) tryWrite(r *kvstate.Record, over uint64) (uint64, error) {
+	next := *r
+	next.Revision = over
+	return s.records.WriteWait(s.ctx, command.Token(r.ID), &next)
+}
+
+func (s *seam) read(t *testing.T, key command.Token) kvstate.Entry {
+	t.Helper()
+	e, err := s.records.Read(s.ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (s *seam) readMany(t *testing.T, keys ...command.Token) []kvstate.Entry {
+	t.Helper()
+	type answer struct {
+		entries []kvstate.Entry
+		err     error
+	}
+	answers := make(chan answer, 1)
+	if err := s.records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
+		t.Fatal(err)
+	}
+	a := <-answers
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	return a.entries
+}
+
+func (s *seam) put(t *testing.T, key command.Token, value string, expire bool) uint64 {
+	t.Helper()
+	type answer struct {
+		revision uint64
+		err      error
+	}
+	answers := make(chan answer, 1)
+	if err := s.records.Put(key, []byte(value), expire, func(revision uint64, err error) { answers <- answer{revision, err} }); err != nil {
+		t.Fatal(err)
+	}
+	a := <-answers
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	return a.revision
+}
+
+// until polls for an entry that satisfies ok.
+func (s *seam) until(t *testing.T, key command.Token, what string, ok func(kvstate.Entry) bool) {
+	t.Helper()
+	for !ok(s.read(t, key)) {
+		if sleep(s.ctx, 20*time.Millisecond) != nil {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func (s *seam) publish(t *testing.T, id string) stream.Accepted {
+	t.Helper()
+	ok, err := s.tryPublish(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+func (s *seam) tryPublish(id string) (stream.Accepted, error) {
+	env, err := dedupe.Identify(Command{ID: id, Kind: "k", Queue: command.DefaultQueue, Payload: []byte("payload of " + id)})
+	if err != nil {
+		return stream.Accepted{}, err
+	}
+	type answer struct {
+		ok  stream.Accepted
+		err error
+	}
+	answers := make(chan answer, 1)
+	if err := s.commands.Publish(env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
+		return stream.Accepted{}, err
+	}
+	a := <-answers
+	return a.ok, a.err
+}
+
+// fetch fetches until the test ends, and hands deliveries out one by one.
+func (s *seam) fetch(t *testing.T) <-chan *stream.Delivery {
+	t.Helper()
+	deliveries := make(chan *stream.Delivery, 100)
+	f := s.commands.NewFetcher(stream.FetchConfig{
+		Queue: command.DefaultQueue, Expires: time.Second,
+		Want: func() int { return 10 },
+		Wake: make(chan struct{}),
+		Deliver: func(batch []*stream.Delivery) {
+			for _, d := range batch {
+				deliveries <- d
+			}
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Errorf("fetcher: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return deliveries
+}
+
+// next waits for the next delivery, which is to be the given one of an id.
+func (s *seam) next(t *testing.T, from <-chan *stream.Delivery, id string, attempts uint64) *stream.Delivery {
+	t.Helper()
+	select {
+	case d := <-from:
+		if got, want := fmt.Sprint(d.Token, " ", d.Attempts), fmt.Sprint(id, " ", attempts); got != want {
+			t.Fatalf("got delivery %s, want %s", got, want)
+		}
+		return d
+	case <-s.ctx.Done():
+		t.Fatalf("waited in vain for delivery %d of %s", attempts, id)
+		return nil
+	}
+}
+
+func (s *seam) gone(t *testing.T, seq uint64) {
+	t.Helper()
+	for {
+		if _, err := s.commands.Get(s.ctx, seq); isOneOf(err, stream.ErrNotFound) {
+			return
+		}
+		if sleep(s.ctx, 5*time.Millisecond) != nil {
+			t.Fatalf("sequence %d is still in the stream", seq)
+		}
+	}
+}
