@@ -10,7 +10,6 @@ import (
 )
 
 // deskBehaviours is what the acts of an operator rely on.
-//
 var deskBehaviours = map[string]func(*testing.T, *seam){
 	"what is sent back is stored within the window of its message id": func(t *testing.T, s *seam) {
 		env, err := envelope("a")
