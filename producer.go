@@ -237,6 +237,11 @@ func errConflict(env command.Envelope, kind string, digest command.Digest) error
 	return fmt.Errorf("tallyman: submit %q: %w: the id stands for a command with another payload (digest %s, this one has %s); an id names one act, use another", env.ID, ErrConflict, digest, env.Digest)
 }
 
+// errFull says what the server refused for want of room.
+func errFull(id string, last error) error {
+	return fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its limits with tallyman init: %w", id, ErrPoolFull, last)
+}
+
 // errUnconfirmed says that nothing is known, and what was tried last.
 func errUnconfirmed(id string, last error) error {
 	return fmt.Errorf("tallyman: submit %q: %w, submitting it again is safe: %w", id, ErrUnconfirmed, last)

@@ -181,6 +181,50 @@ func TestProducer_Full(t *testing.T) {
 	}
 }
 
+// The server remembers the message id of what was purged for two minutes, and
+// would swallow the command.
+func TestProducer_WhatWasPurgedIsAcceptedAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	first := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")})
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := str.Purge(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	again := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")})
+	if again.Absorbed || again.Sequence <= first.Sequence {
+		t.Errorf("got %+v after %+v was purged, want it accepted anew", again, first)
+	}
+	if third := r.submit(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")}); !third.Absorbed || third.Sequence != again.Sequence {
+		t.Errorf("got %+v, want it absorbed as a copy of %+v", third, again)
+	}
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	if got, err := r.Wait(r.ctx, "a"); err != nil || string(got.Result) != "x" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestProducer_SealedStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := str.CachedInfo().Config
+	sealed.Sealed = true
+	if _, err := r.js.UpdateStream(r.ctx, sealed); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Submit(r.ctx, tallyman.Command{ID: "a", Kind: "echo"})
+	if err == nil || errors.Is(err, tallyman.ErrUnconfirmed) || !strings.Contains(err.Error(), "sealed") {
+		t.Errorf("into a sealed stream: %v, want an error that says so and is final", err)
+	}
+}
+
 func TestProducer_Refuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{})

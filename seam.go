@@ -31,6 +31,7 @@ type records interface {
 // commands is the command stream; [stream.Stream] says what each method does.
 type commands interface {
 	Publish(env command.Envelope, done func(stream.Accepted, error)) error
+	Republish(env command.Envelope, done func(stream.Accepted, error)) error
 	Find(ctx context.Context, token command.Token) (stream.Stored, error)
 	Get(ctx context.Context, seq uint64) (stream.Stored, error)
 	Queue(ctx context.Context, name string) (stream.Queue, error)

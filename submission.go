@@ -186,7 +186,7 @@ func (s *submission) retry(first error) {
 
 // final reports whether trying again cannot help.
 func final(err error) bool {
-	return isOneOf(err, stream.ErrTooLarge, stream.ErrNoStream, stream.ErrDenied, kvstate.ErrNoBucket)
+	return isOneOf(err, stream.ErrTooLarge, stream.ErrNoStream, stream.ErrSealed, stream.ErrDenied, kvstate.ErrNoBucket)
 }
 
 // insist publishes until the server's answer is clear or ctx ends. What the
@@ -196,35 +196,48 @@ func (s *submission) insist(ctx context.Context, last error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval = 20 * time.Millisecond
 	pause.MaxInterval = time.Second
+	publish := s.p.pool.commands.Publish
+	var full error // what the server said when it last refused for want of room
 	for {
 		if last == nil || errors.Is(last, stream.ErrRepeated) {
 			settled, err := s.compareWithFirst(ctx)
 			if settled {
 				return
 			}
+			if errors.Is(err, errGone) {
+				publish = s.p.pool.commands.Republish // under the same message id it would be swallowed again
+			}
 			last = err
+		}
+		if errors.Is(last, stream.ErrFull) {
+			full = last
 		}
 		if final(last) {
 			s.fail(fmt.Errorf("tallyman: submit %q: %w", s.env.ID, translate(last)))
 			return
 		}
 		if err := sleep(ctx, pause.NextBackOff()); err != nil {
-			if errors.Is(last, stream.ErrFull) {
-				s.fail(fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its limits with tallyman init: %w", s.env.ID, ErrPoolFull, last))
-			} else {
+			switch {
+			case last == full && full != nil:
+				s.fail(errFull(s.env.ID, full))
+			case full != nil: // nobody knows what became of the try after that
+				s.fail(errors.Join(errUnconfirmed(s.env.ID, last), errFull(s.env.ID, full)))
+			default:
 				s.fail(errUnconfirmed(s.env.ID, last))
 			}
 			return
 		}
 		// The record may have appeared meanwhile, by our own earlier try even.
 		if e, err := s.p.pool.records.Read(ctx, s.env.Token); err != nil {
-			last = err
+			if last != full || ctx.Err() == nil { // else nothing was sent since
+				last = err
+			}
 			continue
 		} else if e.Record != nil {
 			s.compare(e.Record)
 			return
 		}
-		ok, err := s.publishWait(ctx)
+		ok, err := s.publishWait(ctx, publish)
 		if err == nil && !ok.Repeated {
 			s.finish(ok.Sequence, false, "")
 			return
@@ -234,8 +247,8 @@ func (s *submission) insist(ctx context.Context, last error) {
 }
 
 // compareWithFirst finds the copy that the server already has, in the stream or,
-// if it was settled meanwhile, in its record. If it can find neither, the copy
-// has just gone, and its record is about to appear or it was deleted by hand.
+// if it was settled meanwhile, in its record. A command leaves the stream after
+// its record is stored, so errGone means that it was taken out by hand.
 func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err error) {
 	stored, err := s.p.pool.commands.Find(ctx, s.env.Token)
 	switch {
@@ -261,16 +274,19 @@ func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err er
 		s.compare(e.Record)
 		return true, nil
 	}
-	return false, fmt.Errorf("the server takes it for a copy, within its window of %v, of one that is neither in the stream nor on record", stream.DuplicateWindow)
+	return false, errGone
 }
 
-func (s *submission) publishWait(ctx context.Context) (stream.Accepted, error) {
+// errGone means that the first copy, or its record, was taken away by hand.
+var errGone = fmt.Errorf("the server takes it for a copy, within its window of %v, of one that is neither in the stream nor on record", stream.DuplicateWindow)
+
+func (s *submission) publishWait(ctx context.Context, publish func(command.Envelope, func(stream.Accepted, error)) error) (stream.Accepted, error) {
 	type answer struct {
 		ok  stream.Accepted
 		err error
 	}
 	answers := make(chan answer, 1)
-	if err := s.p.pool.commands.Publish(s.env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
+	if err := publish(s.env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
 		return stream.Accepted{}, err
 	}
 	select {

@@ -144,8 +144,8 @@ func (b *books) cause(ctx context.Context, l listed) (string, error) {
 		return fmt.Sprintf("sequence %d holds another command, %q, now: %s, and went on from there", l.Sequence, other.Token, setBack), nil
 	case !errors.Is(err, stream.ErrNotFound):
 		return "", fmt.Errorf("look for sequence %d: %w", l.Sequence, err)
-	case l.Sequence <= r.ClosedThrough:
-		return fmt.Sprintf("the books are closed through sequence %d: its receipt has expired, if it was accepted longer ago than receipts are kept", r.ClosedThrough), nil
+	case l.Sequence <= r.SealedThrough:
+		return fmt.Sprintf("the books are sealed through sequence %d: its receipt has expired, if it was accepted longer ago than receipts are kept", r.SealedThrough), nil
 	case b.accounted.has(l.Sequence):
 		return fmt.Sprintf("sequence %d belongs to another command, by its record: %s, and went on from there", l.Sequence, setBack), nil
 	}

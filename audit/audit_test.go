@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,16 +30,21 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
+	return newSceneWith(t, tallyman.Settings{})
+}
+
+func newSceneWith(t *testing.T, settings tallyman.Settings) *scene {
+	t.Helper()
 	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return newSceneOn(t, s)
+	return newSceneOn(t, s, settings)
 }
 
 // newSceneOn opens the pool on a server, and makes it if there is none.
-func newSceneOn(t *testing.T, s *embedded.Server) *scene {
+func newSceneOn(t *testing.T, s *embedded.Server, settings tallyman.Settings) *scene {
 	t.Helper()
 	nc, err := tallyman.Connect(s.URL())
 	if err != nil {
@@ -51,7 +55,7 @@ func newSceneOn(t *testing.T, s *embedded.Server) *scene {
 		nc.Close()
 		<-closed
 	})
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := tallyman.Open(t.Context(), nc, "main")
@@ -321,40 +325,4 @@ func TestRun_Corrupt(t *testing.T) {
 	if got := s.audit(t, audit.Options{}); got.Balanced || !slices.Equal(got.Corrupt, []string{"c-1"}) || got.Pending != 1 {
 		t.Errorf("got %+v, want c-1 corrupt", got)
 	}
-}
-
-func TestRun_Close(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	s.submit(t, 1, 5)
-	s.work(t, 5)
-	s.submit(t, 6, 6)
-	if got := s.audit(t, audit.Options{Close: true}); !got.Balanced || got.ClosedThrough != 0 {
-		t.Fatalf("got %+v, want balanced and nothing closed before", got)
-	}
-	s.remove(t, "c-5") // as if its receipt had expired
-	if got := s.audit(t, audit.Options{}); !got.Balanced || got.ClosedThrough != 5 {
-		t.Errorf("got %+v, want balanced, closed through 5", got)
-	}
-	if err := s.commands(t).DeleteMsg(t.Context(), 6); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.audit(t, audit.Options{Close: true}); got.Balanced || !slices.Equal(got.Missing, []uint64{6}) {
-		t.Errorf("got %+v, want sequence 6 missing", got)
-	}
-	if err := s.Records().PutWait(t.Context(), kvstate.KeyAudit, []byte(`{"closed_through":99}`), lastRevision(t, s)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := audit.Run(t.Context(), s.Commands(), s.Records(), audit.Options{}); err == nil || !strings.Contains(err.Error(), "the stream was replaced") {
-		t.Errorf("got %v, want an error that says the stream was replaced", err)
-	}
-}
-
-func lastRevision(t *testing.T, s *scene) uint64 {
-	t.Helper()
-	e, err := s.Records().Read(t.Context(), kvstate.KeyAudit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e.Revision
 }

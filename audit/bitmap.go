@@ -39,3 +39,11 @@ func (b *bitmap) without(other *bitmap) (n uint64) {
 	}
 	return n
 }
+
+// count counts the members.
+func (b *bitmap) count() (n uint64) {
+	for _, w := range b.words {
+		n += uint64(bits.OnesCount64(w))
+	}
+	return n
+}

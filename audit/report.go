@@ -11,9 +11,11 @@ const ListLimit = 1000
 // Report is the account of a pool.
 type Report struct {
 	LastSeq uint64 `json:"last_seq"` // of the command stream when the audit began
-	// ClosedThrough is the last sequence that an earlier audit has closed; this
-	// one looked at those behind it.
-	ClosedThrough uint64 `json:"closed_through"`
+	// FirstSeq is the first sequence that the audit looked at: the one behind
+	// those that earlier audits have sealed.
+	FirstSeq uint64 `json:"first_seq"`
+	// SealedThrough is the last sequence that is sealed, by this audit too.
+	SealedThrough uint64 `json:"sealed_through"`
 
 	Pending   uint64 `json:"pending"` // in the stream, without an outcome
 	Completed uint64 `json:"completed"`
@@ -36,10 +38,17 @@ type Report struct {
 	Corrupt      []string `json:"corrupt"`
 	CorruptCount uint64   `json:"corrupt_count"`
 
-	// Beyond is the highest sequence that a record accounts for, if the stream
-	// never came that far: it was set back, or replaced, after that record was
-	// written. 0 otherwise.
+	// Beyond is the highest sequence that a record accounts for, or the seal, if
+	// the stream never came that far: it was set back, or replaced, after that.
+	// 0 otherwise.
 	Beyond uint64 `json:"beyond"`
+	// Replaced says that the books were sealed for another stream: the one that
+	// is there now was made anew.
+	Replaced bool `json:"replaced"`
+	// Findings names everything above that is amiss, each with its likely cause
+	// and what to do.
+	Findings     []Finding `json:"findings"`
+	FindingCount uint64    `json:"finding_count"`
 	// MissingIDs lists what Options.Against says was accepted and nothing shows.
 	MissingIDs     []MissingID `json:"missing_ids"`
 	MissingIDCount uint64      `json:"missing_id_count"`
@@ -86,6 +95,9 @@ func (r Report) Summary() string {
 	}
 	if r.Beyond > 0 {
 		amiss = append(amiss, fmt.Sprintf("sequence %d is on record and the stream ends before it", r.Beyond))
+	}
+	if r.Replaced {
+		amiss = append(amiss, "the stream is not the one that the books were sealed for")
 	}
 	return "the books do not balance: " + strings.Join(amiss, ", ")
 }

@@ -38,7 +38,7 @@ func (d *disk) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.server.Close)
-	d.scene = newSceneOn(t, d.server)
+	d.scene = newSceneOn(t, d.server, tallyman.Settings{})
 }
 
 // sync keeps a copy of the store. The
@@ -206,14 +206,14 @@ func TestRun_Against(t *testing.T) {
 		t.Fatal(err)
 	}
 	told = append(told, audit.Accepted{ID: "never"}, audit.Accepted{ID: "c-1"})
-	got := s.audit(t, audit.Options{Against: against(told), Close: true})
+	got := s.audit(t, audit.Options{Against: against(told), Seal: true})
 	for i, cause := range missing(t, got, []audit.Accepted{{ID: "c-2400"}, {ID: "never"}}) {
 		if !strings.Contains(cause, "neither stream nor bucket know the id") {
 			t.Errorf("missing %d: got cause %q", i, cause)
 		}
 	}
-	if again := s.audit(t, audit.Options{}); again.ClosedThrough != 0 {
-		t.Errorf("books that do not balance were closed through %d", again.ClosedThrough)
+	if again := s.audit(t, audit.Options{}); again.SealedThrough != 0 {
+		t.Errorf("books that do not balance were closed through %d", again.SealedThrough)
 	}
 	broken := func(yield func(audit.Accepted, error) bool) { yield(audit.Accepted{}, os.ErrClosed) }
 	for name, list := range map[string]iter.Seq2[audit.Accepted, error]{

@@ -20,10 +20,10 @@ const (
 
 // AuditOptions of an audit. The zero value is useful.
 type AuditOptions struct {
-	// Close stores, after a balanced audit, up to where every command has its
+	// Seal stores, after a balanced audit, up to where every command has its
 	// outcome or is parked. Later audits ask for the commands behind it alone,
 	// so that receipts may expire. Runs are always checked as a whole.
-	Close bool
+	Seal bool
 }
 
 // Report is the account of a journal.
@@ -31,13 +31,13 @@ type Report struct {
 	LastSeq uint64 `json:"last_seq"` // of the journal's stream when the audit began
 	// PublishedThrough is up to where the relays had confirmed every decision.
 	PublishedThrough uint64 `json:"published_through"`
-	// ClosedThrough is up to where an earlier audit has closed the books.
-	ClosedThrough uint64 `json:"closed_through"`
+	// SealedThrough is up to where an earlier audit has sealed the books.
+	SealedThrough uint64 `json:"sealed_through"`
 
 	Runs      uint64 `json:"runs"`
 	Decisions uint64 `json:"decisions"`
 	// Commands counts those of the decisions that were looked at: published,
-	// and not closed.
+	// and not sealed.
 	Commands uint64 `json:"commands"`
 	// Unpublished lists decisions behind PublishedThrough. Their commands are
 	// a relay's to submit, so they are not asked for. No finding by itself.
@@ -124,7 +124,7 @@ func (r Report) Summary() string {
 // or parked. An error means that the audit could not be made; findings are no
 // error but a report that says so. It may run beside everything else.
 //
-// Receipts expire: see AuditOptions.Close. Memory: about 100 bytes for each
+// Receipts expire: see AuditOptions.Seal. Memory: about 100 bytes for each
 // run, and a page of the journal.
 func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	// First how far it is published: what comes later is not looked at.
@@ -139,7 +139,7 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	a := &account{
 		j: j, runs: map[command.Token]uint64{},
 		report: Report{
-			PublishedThrough: info.AckFloor.Stream, ClosedThrough: m.ClosedThrough,
+			PublishedThrough: info.AckFloor.Stream, SealedThrough: m.SealedThrough,
 			Unpublished: []Place{}, Refused: []Refused{}, Missing: []Missing{}, Gaps: []Gap{}, Damaged: []Damaged{},
 		},
 	}
@@ -150,8 +150,8 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	case !errors.Is(err, errNoEntry):
 		return Report{}, fmt.Errorf("journal: audit: %w", err)
 	}
-	if stream := info.Delivered.Stream; m.ClosedThrough > max(stream, a.report.LastSeq) {
-		return Report{}, fmt.Errorf("journal: audit: the books are closed through sequence %d, and the stream ends at %d: it was replaced; delete the key %s to begin anew", m.ClosedThrough, a.report.LastSeq, kvstate.KeyJournal)
+	if stream := info.Delivered.Stream; m.SealedThrough > max(stream, a.report.LastSeq) {
+		return Report{}, fmt.Errorf("journal: audit: the books are sealed through sequence %d, and the stream ends at %d: it was replaced; delete the key %s to begin anew", m.SealedThrough, a.report.LastSeq, kvstate.KeyJournal)
 	}
 	a.closed = a.report.PublishedThrough
 	if err := j.walkPatiently(ctx, everything, 1, a.report.LastSeq, func(s stored) error { return a.book(ctx, s) }); err != nil {
@@ -163,12 +163,12 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	r := &a.report
 	r.Runs = uint64(len(a.runs))
 	r.Balanced = r.MissingCount+r.GapCount+r.DamagedCount == 0
-	if r.Balanced && opts.Close {
+	if r.Balanced && opts.Seal {
 		return *r, j.advanceMark(ctx, func(m *mark) bool {
-			if a.closed <= m.ClosedThrough {
+			if a.closed <= m.SealedThrough {
 				return false
 			}
-			m.ClosedThrough = a.closed
+			m.SealedThrough = a.closed
 			return true
 		})
 	}
@@ -198,10 +198,10 @@ func (a *account) book(ctx context.Context, s stored) error {
 	r := &a.report
 	r.Decisions++
 	e, err := s.entry()
-	if err != nil { //nolint:nilerr // it is a finding
+	if err != nil {
 		list(&r.Damaged, &r.DamagedCount, Damaged{Token: string(s.token), StreamSeq: s.seq, Error: err.Error()})
 		a.runs[s.token] = unknownSeq
-		return nil
+		return nil //nolint:nilerr // it is a finding
 	}
 	if last := a.runs[s.token]; last != unknownSeq && e.Seq != last+1 {
 		list(&r.Gaps, &r.GapCount, Gap{Run: e.Run, Want: last + 1, Got: e.Seq, StreamSeq: s.seq})
@@ -211,7 +211,7 @@ func (a *account) book(ctx context.Context, s stored) error {
 		list(&r.Unpublished, &r.UnpublishedCount, Place{Run: e.Run, Seq: e.Seq})
 		return nil
 	}
-	if s.seq <= r.ClosedThrough {
+	if s.seq <= r.SealedThrough {
 		return nil
 	}
 	for n, c := range e.Commands {

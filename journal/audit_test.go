@@ -52,7 +52,7 @@ func TestAudit_NamesWhatIsMissing(t *testing.T) {
 	if err := commands.DeleteMsg(r.ctx, in.Seq); err != nil {
 		t.Fatal(err)
 	}
-	a, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Close: true})
+	a, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Seal: true})
 	if err != nil || a.Balanced || a.MissingCount != 1 || a.Missing[0] != (journal.Missing{Run: "a", Seq: 1, ID: "a/1/2"}) {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -67,7 +67,7 @@ func TestAudit_NamesWhatIsMissing(t *testing.T) {
 	if err != nil || a.Balanced || a.MissingCount != 1 || a.Missing[0] != (journal.Missing{Run: "a", Seq: 1, ID: "a/1/2", Other: true}) {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	if m, err := r.pool.Records().Read(r.ctx, kvstate.KeyJournal); err != nil || strings.Contains(string(m.Raw), `"closed_through":1`) {
+	if m, err := r.pool.Records().Read(r.ctx, kvstate.KeyJournal); err != nil || strings.Contains(string(m.Raw), `"sealed_through":1`) {
 		t.Errorf("books that do not balance were closed: %s, %v", m.Raw, err)
 	}
 }
@@ -79,10 +79,10 @@ func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 	first := r.commit(t, "a", 0, order("opened", 2))
 	r.published(t)
 	// As long as a command has no outcome, the books cannot be closed over it.
-	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Close: true}); err != nil {
+	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Seal: true}); err != nil {
 		t.Fatal(err)
 	}
-	if a := r.audit(t); a.ClosedThrough != 0 || a.Commands != 2 {
+	if a := r.audit(t); a.SealedThrough != 0 || a.Commands != 2 {
 		t.Errorf("got %+v", a)
 	}
 	r.work(t)
@@ -91,7 +91,7 @@ func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Close: true})
+	a, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{Seal: true})
 	if err != nil || !a.Balanced {
 		t.Fatalf("got %+v, %v", a, err)
 	}
@@ -103,7 +103,7 @@ func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 		}
 		return true
 	})
-	if a := r.audit(t); a.ClosedThrough != 1 || a.Commands != 0 || a.Decisions != 1 {
+	if a := r.audit(t); a.SealedThrough != 1 || a.Commands != 0 || a.Decisions != 1 {
 		t.Errorf("got %+v", a)
 	}
 	// A journal that was made anew counts from 1 again: what was closed must not hide it.

@@ -137,9 +137,9 @@ type mark struct {
 	// all commands were published, as noted last. The consumer knows better as
 	// long as it exists.
 	PublishedThrough uint64 `json:"published_through"`
-	// ClosedThrough is the last one up to which an audit found that all
+	// SealedThrough is the last one up to which an audit found that all
 	// commands had their outcome.
-	ClosedThrough uint64 `json:"closed_through"`
+	SealedThrough uint64 `json:"sealed_through"`
 
 	revision uint64
 }

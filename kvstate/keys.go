@@ -12,7 +12,7 @@ import (
 const (
 	// KeySettings holds the pool's settings as JSON.
 	KeySettings command.Token = "_pool"
-	// KeyAudit holds up to where the books are closed, as JSON.
+	// KeyAudit holds up to where the books are sealed, as JSON.
 	KeyAudit command.Token = "_audit"
 	// KeyJournal holds up to where the journal's commands have been published,
 	// and its books are closed, as JSON. No token begins with "_", so it never
@@ -50,6 +50,18 @@ func FollowUpConflictKey(parent command.Token, n int) command.Token {
 // CorruptKey is where the bytes of a record are kept that did not decode.
 func CorruptKey(key command.Token, revision uint64) command.Token {
 	return command.Token(fmt.Sprintf("%s%s/%d", corruptPrefix, key, revision))
+}
+
+// CorruptOf returns whose damaged bytes lie under key, if it is a CorruptKey.
+func CorruptOf(key command.Token) (of command.Token, ok bool) {
+	rest, ok := strings.CutPrefix(string(key), corruptPrefix)
+	if !ok {
+		return "", false
+	}
+	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
+		rest = rest[:i]
+	}
+	return command.Token(rest), true
 }
 
 // PayloadKey is where the payload of a parked command lies that does not fit

@@ -38,6 +38,18 @@ var errInterrupted = errors.New("the server stopped sending; try again")
 // revision.
 func (s *Store) Scan(ctx context.Context, visit func(Entry) error) error {
 	p := scanning{store: s, visit: visit}
+	return p.run(ctx)
+}
+
+// Markers calls visit with the marker of every key that was deleted or purged,
+// for as long as the marker lies there. What was deleted without one, as by a
+// purge of the bucket's stream, shows nowhere. Memory and errors are as for Scan.
+func (s *Store) Markers(ctx context.Context, visit func(Entry) error) error {
+	p := scanning{store: s, visit: visit, markers: true}
+	return p.run(ctx)
+}
+
+func (p *scanning) run(ctx context.Context) error {
 	for {
 		began := p.last
 		err := p.pass(ctx)
@@ -54,6 +66,7 @@ type scanning struct {
 	last    uint64 // revision up to which entries were visited
 	largest int    // bytes of the largest entry so far
 	refused bool   // visit returned an error
+	markers bool   // visit markers, instead of all else
 }
 
 // pass visits what lies above p.last. It has a plain consumer of its own: one
@@ -142,8 +155,8 @@ func (p *scanning) take(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
 	}
 	p.last = meta.Sequence.Stream
 	e := p.store.scanned(m, meta)
-	if e.Raw == nil {
-		return nil // deleted or expired
+	if (e.Raw == nil) != p.markers {
+		return nil
 	}
 	err := p.visit(e)
 	p.refused = err != nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,8 @@ type Store struct {
 	stream string // KV_<pool>
 	prefix string // $KV.<pool>.
 	keep   string // retention of final records as the server reads it
+	// retention is the same as a duration; 0 means for ever.
+	retention time.Duration
 }
 
 // Config of a pool's bucket.
@@ -146,7 +149,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	return &Store{
 		nc: nc, js: js, pipe: pipe,
 		stream: "KV_" + cfg.Pool, prefix: "$KV." + cfg.Pool + ".",
-		keep: ttl(cfg.Retention),
+		keep: ttl(cfg.Retention), retention: cfg.Retention,
 	}, nil
 }
 
@@ -155,7 +158,13 @@ func (s *Store) Subject(key command.Token) string { return s.prefix + string(key
 
 // Keep sets the retention of final records, which is known only once the
 // pool's settings have been read. Call it before any write.
-func (s *Store) Keep(retention time.Duration) { s.keep = ttl(retention) }
+func (s *Store) Keep(retention time.Duration) { s.keep, s.retention = ttl(retention), retention }
+
+// Retention is how long final records are kept; 0 means for ever.
+func (s *Store) Retention() time.Duration { return s.retention }
+
+// Bucket returns the name of the bucket, as the nats CLI takes it.
+func (s *Store) Bucket() string { return strings.TrimPrefix(s.stream, "KV_") }
 
 // ttl spells d for the Nats-TTL header: whole seconds, at least one; empty for ever.
 func ttl(d time.Duration) string {
@@ -334,10 +343,11 @@ func (s *Store) read(ctx context.Context, key command.Token, query map[string]an
 	var got struct {
 		Error   *pipeline.APIError `json:"error"`
 		Message struct {
-			Seq  uint64    `json:"seq"`
-			Hdrs string    `json:"hdrs"`
-			Data []byte    `json:"data"`
-			Time time.Time `json:"time"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Hdrs    string    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(reply.Data, &got); err != nil {
@@ -358,6 +368,9 @@ func (s *Store) read(ctx context.Context, key command.Token, query map[string]an
 		if h, err = nats.DecodeHeadersMsg(head); err != nil {
 			return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
 		}
+	}
+	if strings.HasSuffix(string(key), "*") {
+		return s.entryAt(got.Message.Subject, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
 	}
 	return entryOf(key, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
 }

@@ -172,6 +172,18 @@ func TestExec_ExitStatus(t *testing.T) {
 		})
 	}
 
+	t.Run("a flood on stderr does not flood the log", func(t *testing.T) {
+		t.Parallel()
+		var log bytes.Buffer
+		e := shell(`yes "a line of forty characters, about forty." | head -c 4000000 >&2; echo the last >&2; exit 1`)
+		e.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		_, err := e.Handle(t.Context(), claimOf(tallyman.DetachedConfig{}))
+		wantError(t, err, "retry", "the last")
+		lines := strings.Count(log.String(), "stream=stderr")
+		if lines < 20_000 || lines > 30_000 || strings.Count(log.String(), "no longer logged") != 1 {
+			t.Errorf("logged %d lines of 42 bytes, want those of 1 MiB and one word about the rest", lines)
+		}
+	})
 	t.Run("a long stderr is kept to its last 2 KiB of valid UTF-8", func(t *testing.T) {
 		t.Parallel()
 		_, err := shell(`i=0; while [ $i -lt 3000 ]; do printf 'é%s' $i >&2; i=$((i+1)); done; printf '\377last' >&2; exit 1`).

@@ -10,8 +10,12 @@ import (
 	"github.com/tallyman-go/tallyman"
 )
 
-// maxLogLine is where a line without an end is cut for the log.
-const maxLogLine = 8 << 10
+const (
+	// maxLogLine is where a line without an end is cut for the log.
+	maxLogLine = 8 << 10
+	// maxLogged is how much of an attempt's stderr goes into the log, in bytes.
+	maxLogged = 1 << 20
+)
 
 // tail keeps the last tailSize bytes written to it, and hands whole lines to
 // log. It never fails, and is not safe for concurrent use.
@@ -76,7 +80,14 @@ func stderrLog(logger *slog.Logger, claim *tallyman.Claim) func(string) {
 		return nil
 	}
 	attrs := []slog.Attr{slog.String("id", claim.ID()), slog.String("kind", claim.Kind()), slog.Int("attempt", claim.Attempt())}
+	left := maxLogged
 	return func(line string) {
+		if left <= 0 {
+			return
+		}
 		logger.LogAttrs(context.Background(), slog.LevelInfo, line, append(attrs, slog.String("stream", "stderr"))...)
+		if left -= len(line) + 1; left <= 0 {
+			logger.LogAttrs(context.Background(), slog.LevelWarn, "stderr goes on and is no longer logged in this attempt", append(attrs, slog.Int("limit", maxLogged))...)
+		}
 	}
 }

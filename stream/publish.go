@@ -135,6 +135,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrIndeterminate, err)
 	case 10054: // message size exceeds maximum
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case 10109: // the stream is sealed
+		return fmt.Errorf("%w: %w", ErrSealed, err)
 	case 10059: // stream not found
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
 	case 10037: // no message found

@@ -32,6 +32,8 @@ var (
 	ErrNoStream = errors.New("no such stream")
 	// ErrForeign means that something else made the stream of that name.
 	ErrForeign = errors.New("it is there already, and not of this pool; choose another name for the pool, or remove it")
+	// ErrSealed means that the stream was sealed by hand, so that it takes nothing any more.
+	ErrSealed = errors.New("stream is sealed")
 	// ErrNoQueue means that the queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
 	// ErrNotFound means that the stream does not hold the message.
@@ -188,6 +190,7 @@ type Queue struct {
 	Outstanding int    // delivered and not settled: running, or waiting for a retry
 	Redelivered int
 	Delivered   uint64 // the newest sequence that was ever delivered; those before it were, too
+	Deliveries  uint64 // made so far, repeated ones too
 	Waiting     int    // pulls of workers that wait for commands
 	Paused      bool
 	PausedUntil time.Time // zero if it is not paused
@@ -228,7 +231,7 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 func queueOf(info *jetstream.ConsumerInfo) Queue {
 	q := Queue{
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
-		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream,
+		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
@@ -244,6 +247,11 @@ type State struct {
 	Bytes    uint64
 	FirstSeq uint64
 	LastSeq  uint64
+	// Created is when the stream was made. A copy that was put back keeps the
+	// time of the original; a stream made anew does not.
+	Created time.Time
+	// LastAt is when LastSeq was handed out; zero if nothing ever was.
+	LastAt time.Time
 }
 
 // State returns what the stream holds now, as its leader has it.
@@ -254,7 +262,10 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	}
 	info := str.CachedInfo()
 	st := info.State
-	return State{Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq}, nil
+	return State{
+		Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq,
+		Created: info.Created, LastAt: st.LastTime,
+	}, nil
 }
 
 // CountByQueue counts the stored commands by queue.

@@ -2,125 +2,148 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/journal"
+	"github.com/tallyman-go/tallyman/outbox"
 )
 
 type auditCommand struct {
-	Close   bool   `help:"If the books balance, close them, so that receipts may expire."`
-	Against string `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
-	Journal bool   `help:"Audit the pool's journal, too."`
-	JSON    bool   `name:"json" help:"Print JSON."`
+	Seal    bool          `help:"If the books balance, seal them up to the first command that waits, so that receipts may expire."`
+	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
+	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
+	Journal bool          `help:"Audit the pool's journal, too."`
+	DB      string        `name:"db" help:"Database with an outbox to audit too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." env:"TALLYMAN_DB" placeholder:"DSN"`
+	OnlyDB  bool          `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
+	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
+}
+
+// Validate checks what the parser cannot.
+func (c *auditCommand) Validate() error {
+	switch {
+	case c.DB != "" && c.Against != "":
+		return errors.New("--db and --against each say what must be there: audit twice")
+	case c.OnlyDB && c.DB == "":
+		return errors.New("--only-db needs --db")
+	}
+	return nil
+}
+
+// accounts is what one audit found.
+type accounts struct {
+	audit.Report
+	Journal *journal.Report `json:"journal,omitempty"`
+	Outbox  *outbox.Report  `json:"outbox,omitempty"`
 }
 
 // Run audits the pool, and the journal if asked to, and prints the reports, whatever they say.
 func (c *auditCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	opts := audit.Options{Close: c.Close}
+	if c.Every != 0 {
+		return c.rounds(ctx, common, out)
+	}
+	a, err := c.audit(ctx, common)
+	if err != nil {
+		return err
+	}
+	if err := c.print(a, out); err != nil {
+		return err
+	}
+	return a.verdict(common)
+}
+
+// audit makes one report.
+func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a accounts, err error) {
+	opts := audit.Options{Seal: c.Seal}
 	if c.Against != "" {
 		in, err := openList(c.Against)
 		if err != nil {
-			return cli.Usage(err)
+			return a, cli.Usage(err)
 		}
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
-	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
+	var beside *outboxAudit
+	if c.DB != "" {
+		db, err := openOutbox(ctx, c.DB)
+		if err != nil {
+			return a, err
+		}
+		defer db.Close()
+		beside = &outboxAudit{db, c.OnlyDB}
+		opts.Against = beside.against(ctx)
+	}
+	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
 		pool, err := tallyman.Open(ctx, nc, common.Pool)
 		if err != nil {
 			return err
 		}
 		defer pool.Close()
-		var full struct {
-			audit.Report
-			Journal *journal.Report `json:"journal,omitempty"`
-		}
-		if full.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
+		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
 			return err
 		}
 		if c.Journal {
-			r, err := auditJournal(ctx, nc, pool, c.Close)
+			r, err := auditJournal(ctx, nc, pool, c.Seal)
 			if err != nil {
 				return err
 			}
-			full.Journal = &r
+			a.Journal = &r
 		}
-		if c.JSON {
-			err = out.JSON(full)
-		} else if err = printReport(full.Report, out); err == nil && full.Journal != nil {
-			err = printJournal(*full.Journal, out)
-		}
-		if err != nil {
-			return err
-		}
-		var amiss []string
-		if !full.Balanced {
-			amiss = append(amiss, strings.TrimPrefix(full.Summary(), cli.ErrUnbalanced.Error()+": "))
-		}
-		if full.Journal != nil && !full.Journal.Balanced {
-			amiss = append(amiss, full.Journal.Summary())
-		}
-		if len(amiss) > 0 {
-			return fmt.Errorf("pool %q: %w: %s", pool.Name(), cli.ErrUnbalanced, strings.Join(amiss, "; "))
+		if beside != nil {
+			r, err := beside.run(ctx, pool)
+			if err != nil {
+				return err
+			}
+			a.Outbox = &r
 		}
 		return nil
 	})
+	return a, err
 }
 
-func auditJournal(ctx context.Context, nc *nats.Conn, pool *tallyman.Pool, closeBooks bool) (journal.Report, error) {
-	j, err := journal.Open(ctx, nc, pool, journal.Options{})
-	if err != nil {
-		return journal.Report{}, err
+func (c *auditCommand) print(a accounts, out *cli.Out) error {
+	if c.JSON {
+		return out.JSON(a)
 	}
-	defer func() { _ = j.Close() }() // never fails
-	return journal.Audit(ctx, j, journal.AuditOptions{Close: closeBooks})
+	err := printReport(a.Report, out)
+	if a.Journal != nil {
+		err = errors.Join(err, printJournal(*a.Journal, out))
+	}
+	if a.Outbox != nil {
+		err = errors.Join(err, printOutbox(*a.Outbox, out))
+	}
+	return err
 }
 
-func printJournal(r journal.Report, out *cli.Out) error {
-	t := newTable(out)
-	t.row("")
-	t.row("journal", fmt.Sprintf("%d decisions of %d runs", r.Decisions, r.Runs))
-	t.row("published through", r.PublishedThrough)
-	if r.ClosedThrough > 0 {
-		t.row("closed through", r.ClosedThrough)
+// verdict is how the command ends after a report; nil if everything balances.
+func (a accounts) verdict(common *cli.Common) error {
+	var amiss []string
+	if !a.Balanced {
+		amiss = append(amiss, strings.TrimPrefix(a.Summary(), cli.ErrUnbalanced.Error()+": "))
 	}
-	t.row("commands", r.Commands)
-	t.row("unpublished", r.UnpublishedCount)
-	for _, p := range r.Unpublished {
-		t.row("", fmt.Sprintf("decision %d of run %q", p.Seq, p.Run))
+	if a.Journal != nil && !a.Journal.Balanced {
+		amiss = append(amiss, a.Journal.Summary())
 	}
-	t.row("refused", r.RefusedCount)
-	for _, f := range r.Refused {
-		t.row("", fmt.Sprintf("command %q of decision %d of run %q: %s as %s, under %s", f.ID, f.Seq, f.Run, f.State, f.Reason, f.Key))
+	if r := a.Outbox; r != nil && !r.Balanced {
+		amiss = append(amiss, fmt.Sprintf("outbox: %d findings, the first is %s: %q: %s", r.FindingCount, r.Findings[0].Kind, r.Findings[0].ID, r.Findings[0].Detail))
 	}
-	for _, m := range r.Missing {
-		what := "missing"
-		if m.Other {
-			what = "missing, its id stands for another command"
-		}
-		t.row("", fmt.Sprintf("command %q of decision %d of run %q: %s", m.ID, m.Seq, m.Run, what))
+	if len(amiss) == 0 {
+		return nil
 	}
-	for _, g := range r.Gaps {
-		t.row("", fmt.Sprintf("run %q: decision %d where %d was to come, at sequence %d", g.Run, g.Got, g.Want, g.StreamSeq))
-	}
-	for _, d := range r.Damaged {
-		t.row("", fmt.Sprintf("sequence %d, of run %s, is damaged: %s", d.StreamSeq, d.Token, d.Error))
-	}
-	t.row("")
-	t.row(r.Summary())
-	return t.Flush()
+	return fmt.Errorf("pool %q: %w: %s", common.Pool, cli.ErrUnbalanced, strings.Join(amiss, "; "))
 }
 
 func printReport(r audit.Report, out *cli.Out) error {
 	t := newTable(out)
 	t.row("last sequence", r.LastSeq)
-	if r.ClosedThrough > 0 {
-		t.row("closed through", r.ClosedThrough)
+	if r.SealedThrough > 0 {
+		t.row("sealed through", r.SealedThrough)
 	}
 	t.row("pending", r.Pending)
 	t.row("completed", r.Completed)
@@ -128,20 +151,19 @@ func printReport(r audit.Report, out *cli.Out) error {
 	t.row("cancelled", r.Cancelled)
 	t.row("discarded", r.Discarded)
 	t.row("absorbed", r.Absorbed)
-	if r.MissingCount > 0 {
-		t.row("missing", fmt.Sprintf("%d: %s", r.MissingCount, ranges(r.Missing)))
-	}
-	if r.DoubledCount > 0 {
-		t.row("doubled", r.DoubledCount)
-		for _, d := range r.Doubled {
-			t.row("", fmt.Sprintf("%d: %q", d.Seq, d.IDs))
+	for _, c := range []struct {
+		name  string
+		count uint64
+		which string
+	}{
+		{"missing", r.MissingCount, ": " + ranges(r.Missing)},
+		{"doubled", r.DoubledCount, ""},
+		{"stranded", r.StrandedCount, ""},
+		{"corrupt", r.CorruptCount, ""},
+	} {
+		if c.count > 0 {
+			t.row(c.name, fmt.Sprint(c.count)+c.which)
 		}
-	}
-	if r.StrandedCount > 0 {
-		t.row("stranded", fmt.Sprintf("%d: %q", r.StrandedCount, r.Stranded))
-	}
-	if r.CorruptCount > 0 {
-		t.row("corrupt", fmt.Sprintf("%d: %q", r.CorruptCount, r.Corrupt))
 	}
 	if r.Beyond > 0 {
 		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
@@ -156,8 +178,43 @@ func printReport(r audit.Report, out *cli.Out) error {
 		}
 	}
 	t.row("")
-	t.row(r.Summary())
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, text := range findings(r) {
+		if _, err := fmt.Fprintln(out, line(text)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(out, r.Summary())
+	return err
+}
+
+// findings spells the findings of a report in a line each. Sequences that
+// nothing more is known of, with the same cause, share one.
+func findings(r audit.Report) (lines []string) {
+	for i := 0; i < len(r.Findings); {
+		f, j := r.Findings[i], i+1
+		seqs := []uint64{f.Seq}
+		for ; j < len(r.Findings); j++ {
+			g := r.Findings[j]
+			seqs = append(seqs, g.Seq)
+			if g.Seq = f.Seq; f.ID != "" || f != g {
+				seqs = seqs[:len(seqs)-1]
+				break
+			}
+		}
+		if j > i+1 {
+			lines = append(lines, fmt.Sprintf("%s sequences %s: %s; %s", f.What, ranges(seqs), f.Cause, f.Remedy))
+		} else {
+			lines = append(lines, f.String())
+		}
+		i = j
+	}
+	if n := r.FindingCount - uint64(len(r.Findings)); n > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", n))
+	}
+	return lines
 }
 
 // ranges spells rising sequences for people: 1-3, 7.

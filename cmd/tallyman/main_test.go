@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 
 // scene is a server, reached by the command as any user would.
 type scene struct {
-	url string
-	nc  *nats.Conn
+	url    string
+	nc     *nats.Conn
+	server *embedded.Server
 }
 
 const users = `authorization { users = [
@@ -66,7 +67,7 @@ func newScene(t *testing.T) *scene {
 		nc.Close()
 		<-closed
 	})
-	return &scene{url, nc}
+	return &scene{url, nc, s}
 }
 
 func as(user, url string) string {

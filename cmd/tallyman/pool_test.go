@@ -210,13 +210,13 @@ func TestAudit_Journal(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "audit", "--journal", "--close").expect(t, 0, "the books balance", "1 decisions of 1 runs", "the journal balances")
+	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decisions of 1 runs", "the journal balances")
 	o := s.run(t, "audit", "--journal", "--json")
 	o.expect(t, 0)
 	got := o.object(t)["journal"].(map[string]any)
 	equal(t, got, "balanced", "true")
 	equal(t, got, "decisions", "1")
-	equal(t, got, "closed_through", "1")
+	equal(t, got, "sealed_through", "1")
 	if _, there := s.run(t, "audit", "--json").object(t)["journal"]; there {
 		t.Error("the journal was audited without being asked for")
 	}

@@ -39,12 +39,22 @@ type watching struct {
 
 func (s *scene) watch(t *testing.T, args ...string) *watching {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"watch"}, args...)...)
+	return s.live(t, false, append([]string{"watch"}, args...)...)
+}
+
+// live starts a command that runs until it is stopped. With logs its stderr is
+// read like its stdout.
+func (s *scene) live(t *testing.T, logs bool, args ...string) *watching {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "NATS_URL="+s.url, "TALLYMAN_POOL=main")
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if logs {
+		cmd.Stderr = cmd.Stdout
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

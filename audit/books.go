@@ -1,0 +1,262 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// maxSuspects bounds the sequences of which one scan finds out who accounts for them.
+const maxSuspects = 1 << 14
+
+// books is one look at stream and bucket. It belongs to one goroutine.
+type books struct {
+	commands *stream.Stream
+	records  *kvstate.Store
+	created  time.Time // of the stream
+	lastAt   time.Time // when LastSeq was handed out
+
+	stored    bitmap // in the stream
+	accounted bitmap // by a record or an entry of its own
+	settled   bitmap // by a record whose command needs nothing more
+	twice     bitmap // met more than once: by several commands, or by a record that was replaced meanwhile
+	suspects  uint64 // how many are in twice
+	highest   uint64 // sequence that anything accounts for
+	waiting   []straggler
+	report    Report
+}
+
+// straggler is what is told of a stranded command.
+type straggler struct {
+	key     command.Token
+	id      string
+	queue   string
+	kind    string
+	state   kvstate.State
+	attempt int
+	owner   string
+	at      time.Time
+	seqs    []uint64
+}
+
+// newBooks begins a look at the sequences behind the seal. A stream that ends
+// before it was set back or made anew: then there is nothing that could be proved.
+func newBooks(commands *stream.Stream, records *kvstate.Store, sealed, last uint64) *books {
+	from := min(sealed, last)
+	return &books{
+		commands: commands, records: records, highest: sealed,
+		stored: newBitmap(from, last), accounted: newBitmap(from, last), settled: newBitmap(from, last), twice: newBitmap(from, last),
+		report: Report{
+			LastSeq: last, SealedThrough: sealed, FirstSeq: from + 1,
+			Missing: []uint64{}, Doubled: []Doubled{}, Stranded: []string{}, Corrupt: []string{}, MissingIDs: []MissingID{}, Findings: []Finding{},
+		},
+	}
+}
+
+func (b *books) read(ctx context.Context) error {
+	err := b.commands.Sequences(ctx, b.report.LastSeq, func(seq uint64, _ string) error {
+		b.stored.add(seq)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := b.records.Scan(ctx, func(e kvstate.Entry) error { return b.entry(ctx, e) }); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := b.double(ctx); err != nil {
+		return err
+	}
+	if err := b.beyond(ctx); err != nil {
+		return err
+	}
+	b.balance()
+	return nil
+}
+
+// entry books one entry of the bucket.
+func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
+	if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
+		b.report.Absorbed++
+		b.book(seq, true)
+		return nil
+	}
+	if kvstate.Own(e.Key) {
+		return nil
+	}
+	if e.Record == nil { // it does not decode
+		list(&b.report.Corrupt, &b.report.CorruptCount, string(e.Key))
+		return nil
+	}
+	r := e.Record
+	switch r.State {
+	case kvstate.Completed:
+		b.report.Completed++
+	case kvstate.Parked:
+		b.report.Parked++
+	case kvstate.Cancelled:
+		b.report.Cancelled++
+	case kvstate.Discarded:
+		b.report.Discarded++
+	}
+	for _, seq := range r.Seqs {
+		b.highest = max(b.highest, seq)
+	}
+	if !r.State.Terminal() {
+		stranded, err := b.stranded(ctx, e)
+		if err != nil {
+			return err
+		}
+		if stranded {
+			list(&b.report.Stranded, &b.report.StrandedCount, r.ID)
+			if len(b.waiting) < ListLimit {
+				b.waiting = append(b.waiting, straggler{e.Key, r.ID, r.Queue, r.Kind, r.State, r.Attempt, r.Owner, e.At, r.Seqs})
+			}
+			return nil
+		}
+	}
+	for _, seq := range r.Seqs {
+		b.book(seq, r.State.Terminal())
+	}
+	return nil
+}
+
+// book notes that something accounts for seq.
+func (b *books) book(seq uint64, settled bool) {
+	b.highest = max(b.highest, seq)
+	if b.accounted.add(seq) && !b.twice.add(seq) {
+		b.suspects++
+	}
+	if settled {
+		b.settled.add(seq)
+	}
+}
+
+// stranded reports whether the command of a record without an outcome has left
+// the stream, so that no worker will ever get it again.
+func (b *books) stranded(ctx context.Context, e kvstate.Entry) (bool, error) {
+	for _, seq := range e.Record.Seqs {
+		// Newer ones than the audit looks at are in the stream, or settled since.
+		if seq > b.report.LastSeq || b.stored.has(seq) {
+			return false, nil
+		}
+	}
+	// The walk did not meet it. A copy may lie under another sequence, as one
+	// that was sent back does, and a replica may have been behind: the leader knows.
+	_, err := b.commands.Find(ctx, e.Key)
+	if err == nil {
+		return false, nil
+	}
+	if !errors.Is(err, stream.ErrNotFound) {
+		return false, fmt.Errorf("audit: look for command %q: %w", e.Record.ID, err)
+	}
+	now, err := b.records.Read(ctx, e.Key)
+	if err != nil {
+		return false, fmt.Errorf("audit: read record of %q: %w", e.Record.ID, err)
+	}
+	// Whoever wrote it since still has the command, or settled it.
+	return now.Revision == e.Revision, nil
+}
+
+// double finds out which of the sequences that were met more than once belong
+// to several commands. The others are records that were replaced meanwhile. It
+// scans once for every maxSuspects of them, which bounds its memory.
+func (b *books) double(ctx context.Context) error {
+	for from := b.twice.base + 1; b.suspects > 0; {
+		owners := map[uint64][]string{}
+		seq := from
+		for ; seq <= b.twice.last && len(owners) < maxSuspects; seq++ {
+			if b.twice.has(seq) {
+				owners[seq] = nil
+			}
+		}
+		if len(owners) == 0 {
+			return nil
+		}
+		from = seq
+		if err := b.owners(ctx, owners); err != nil {
+			return err
+		}
+		found := make([]Doubled, 0)
+		for seq, ids := range owners {
+			if len(ids) > 1 {
+				found = append(found, Doubled{Seq: seq, IDs: ids})
+			}
+		}
+		slices.SortFunc(found, func(a, b Doubled) int { return cmp.Compare(a.Seq, b.Seq) })
+		for _, d := range found {
+			list(&b.report.Doubled, &b.report.DoubledCount, d)
+		}
+	}
+	return nil
+}
+
+// owners fills in which ids account for the sequences in the map.
+func (b *books) owners(ctx context.Context, of map[uint64][]string) error {
+	note := func(seq uint64, id string) {
+		if ids, ok := of[seq]; ok && !slices.Contains(ids, id) {
+			of[seq] = append(ids, id)
+		}
+	}
+	err := b.records.Scan(ctx, func(e kvstate.Entry) error {
+		if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
+			note(seq, string(e.Raw))
+		} else if e.Record != nil {
+			for _, seq := range e.Record.Seqs {
+				note(seq, e.Record.ID)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// beyond looks for sequences, on record or sealed, that the stream never handed
+// out, which it did before it was set back.
+func (b *books) beyond(ctx context.Context) error {
+	if b.highest <= b.report.LastSeq {
+		return nil
+	}
+	// A record is written after its command, so this is as new as the records read.
+	now, err := b.commands.State(ctx)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if b.highest > now.LastSeq {
+		b.report.Beyond = b.highest
+	}
+	return nil
+}
+
+// balance draws the line.
+func (b *books) balance() {
+	r := &b.report
+	for seq := r.FirstSeq; seq <= r.LastSeq; seq++ {
+		if !b.stored.has(seq) && !b.accounted.has(seq) {
+			list(&r.Missing, &r.MissingCount, seq)
+		}
+	}
+	r.Pending = b.stored.without(&b.settled)
+	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.Beyond == 0 && !r.Replaced
+}
+
+// provedThrough returns the last sequence up to which every one has an outcome
+// or is parked. A command that is in the stream stops it.
+func (b *books) provedThrough() uint64 {
+	for seq := b.report.FirstSeq; seq <= b.report.LastSeq; seq++ {
+		if b.stored.has(seq) || !b.settled.has(seq) {
+			return seq - 1
+		}
+	}
+	return b.report.LastSeq
+}
