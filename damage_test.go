@@ -34,7 +34,8 @@ func flip(rng *rand.Rand, data []byte) []byte {
 }
 
 // store puts a record into the bucket with the headers of a real one, its bits
-// flipped if rng is not nil, over whatever is there.
+// flipped if rng is not nil, over whatever is there; over its revision alone if it
+// has one.
 func (r *rig) store(t *testing.T, rng *rand.Rand, rec kvstate.Record) []byte {
 	t.Helper()
 	data, err := kvstate.Encode(&rec)
@@ -54,7 +55,14 @@ func (r *rig) store(t *testing.T, rng *rand.Rand, rec kvstate.Record) []byte {
 		m.Header.Set(jetstream.MsgTTLHeader, "600")
 		m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	}
-	if _, err := r.js.PublishMsg(r.ctx, m); err != nil {
+	if rec.Revision > 0 {
+		m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(rec.Revision, 10))
+	}
+	_, err = r.js.PublishMsg(r.ctx, m)
+	if err != nil && rec.Revision > 0 {
+		return nil // a worker has written meanwhile
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return data
@@ -262,8 +270,7 @@ func TestWorker_BitsFlipAtWork(t *testing.T) {
 			}
 		}
 		id := ids[rng.IntN(n)]
-		if e := r.entry(t, command.Token(id)); e.Record != nil {
-			r.store(t, rng, *e.Record)
+		if e := r.entry(t, command.Token(id)); e.Record != nil && r.store(t, rng, *e.Record) != nil {
 			hits++
 		}
 	}
