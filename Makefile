@@ -18,7 +18,7 @@ COMMANDS := worker producer tallyman
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  variables: PACKAGES=$(PACKAGES) FUZZTIME=$(FUZZTIME) CHAOSTIME=$(CHAOSTIME) SCALE=$(SCALE) TIMEOUT=$(TIMEOUT)"
 
@@ -66,6 +66,11 @@ lint: ## check format, vet and golangci-lint
 .PHONY: bench
 bench: ## run the benchmarks; compare two runs with benchstat
 	go -C bench test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-outbox
+bench-outbox: ## measure relay and scans of the outbox, up to 1,000,000 rows, on SQLite and PostgreSQL
+	.ci/postgres go -C bench test -run '^$$' -bench Outbox -benchtime 3x .
+	TALLYMAN_BENCH_ROWS=1000000 .ci/postgres go test -run '^$$' -bench Scan -benchtime 300x -timeout 0 ./outbox
 
 .PHONY: images
 images: ## build all container images from Go source, pulling none

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tallyman-go/tallyman/internal/pgtest"
 	"go.uber.org/goleak"
 )
 
@@ -20,7 +21,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	code := pgtest.Main(m.Run)
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func TestRun_Quick(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/pprof"
 	"sync"
 	"time"
 
@@ -26,7 +27,8 @@ type order struct {
 	URL        string `json:"url,omitempty"`
 	Contestant string `json:"contestant,omitempty"`
 	N          int    `json:"n,omitempty"`
-	Rate       int    `json:"rate,omitempty"` // commands per second; 0: as fast as possible
+	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
+	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
 }
 
 // report is a child's answer to one line of its standard input, and the
@@ -74,6 +76,17 @@ func runChild(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	say := speaker{enc: json.NewEncoder(out)}
+	if o.Profile != "" {
+		file, err := os.Create(o.Profile)
+		if err != nil {
+			return say.fail(err)
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return say.fail(err)
+		}
+		defer pprof.StopCPUProfile()
+	}
 
 	ready, respond, closeChild, err := openChild(ctx, o, &say)
 	if err != nil {

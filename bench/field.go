@@ -20,6 +20,7 @@ const pollInterval = 2 * time.Millisecond
 // on it is watched from outside, by reading the two streams.
 type field struct {
 	contestant Contestant
+	profiles   func(role string) string
 	server     *process
 	dir        string
 	nc         *nats.Conn
@@ -29,8 +30,8 @@ type field struct {
 }
 
 // openField starts a server and lets the contestant create its assets there.
-func openField(ctx context.Context, c Contestant) (_ *field, err error) {
-	f := &field{contestant: c}
+func openField(ctx context.Context, c Contestant, profiles func(role string) string) (_ *field, err error) {
+	f := &field{contestant: c, profiles: profiles}
 	defer func() {
 		if err != nil {
 			f.close()
@@ -39,7 +40,7 @@ func openField(ctx context.Context, c Contestant) (_ *field, err error) {
 	if f.dir, err = os.MkdirTemp("", "tallyman-bench-"); err != nil {
 		return nil, err
 	}
-	if f.server, err = startProcess(ctx, order{Role: "server", Dir: f.dir}); err != nil {
+	if f.server, err = startProcess(ctx, order{Role: "server", Dir: f.dir, Profile: f.profiles("server")}); err != nil {
 		return nil, err
 	}
 	if f.nc, err = nats.Connect(f.server.ready.URL, nats.Name("bench")); err != nil {
@@ -77,7 +78,7 @@ func (f *field) close() {
 // start starts a producer or a worker of the contestant.
 func (f *field) start(ctx context.Context, role string, n, rate int) (*process, error) {
 	return startProcess(ctx, order{
-		Role: role, URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Rate: rate,
+		Role: role, URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Rate: rate, Profile: f.profiles(role),
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,6 +44,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		rate   = flags.Int("rate", 500, "commands per second of the latency scenario")
 		length = flags.Duration("latency", 10*time.Second, "length of the latency scenario")
 		only   = flags.String("only", "", "names of the contestants that take part, separated by commas (default all)")
+		profs  = flags.String("profile", "", "directory for a CPU profile of every process (go tool pprof)")
+		scen   = flags.String("scenario", "", "run this scenario alone: submit and backlog, both at once, latency (default all)")
 		quick  = flags.Bool("quick", false, "run for a moment, to see that everything works: -n 2000 -rounds 1 -latency 1s")
 		asJSON = flags.Bool("json", false, "print one JSON object with every round")
 	)
@@ -56,6 +59,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if *quick {
 		l = load{N: 2000, Rounds: 1, Rate: 500, Latency: time.Second}
 	}
+	l.Profiles, l.Scenario = *profs, *scen
 	cs, err := choose(*only)
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -81,6 +85,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (l load) validate() error {
 	if l.N < 1 || l.Rounds < 1 || l.Rate < 1 || l.Latency.Seconds()*float64(l.Rate) < 1 {
 		return errors.New("-n, -rounds, -rate and -latency must allow at least one command")
+	}
+	if l.Scenario != "" && !slices.ContainsFunc(scenarios, func(sc scenario) bool { return sc.name == l.Scenario }) {
+		return fmt.Errorf("no scenario %q; there are: submit and backlog, both at once, latency", l.Scenario)
 	}
 	return nil
 }

@@ -94,6 +94,9 @@ func (r *results) conclude() {
 		}
 		o.Ratios = make(map[string]spread)
 		for _, m := range measures {
+			if len(o.Rounds) == 0 || o.Rounds[0][m.key] == 0 {
+				continue // its scenario was not run; JSON knows no NaN
+			}
 			ratios := valuesOf(m.key, o.Rounds)
 			for round, v := range valuesOf(m.key, r.Contestants[bound].Rounds) {
 				ratios[round] /= v
@@ -149,6 +152,11 @@ func (r results) writeMarkdown(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%s\n%s\n", head, rule)
 	for _, m := range measures {
+		if rounds := r.Contestants[0].Rounds; len(rounds) > 0 {
+			if _, measured := rounds[0][m.key]; !measured {
+				continue // its scenario was not run
+			}
+		}
 		fmt.Fprintf(&b, "| %s | %s |", m.title, m.unit)
 		for _, o := range r.Contestants {
 			fmt.Fprintf(&b, " %s |", number(o.Medians[m.key]))

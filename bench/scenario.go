@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,6 +18,20 @@ type load struct {
 	Rounds  int           // times that everything is measured
 	Rate    int           // commands per second of the latency scenario
 	Latency time.Duration // length of the latency scenario
+	// Profiles is a directory for a CPU profile of every process; empty for none.
+	Profiles string
+	// Scenario is the only one to run; empty for all.
+	Scenario string
+}
+
+// profiles names the profiles of one contestant in one scenario.
+func (l load) profiles(sc scenario, c Contestant) func(role string) string {
+	return func(role string) string {
+		if l.Profiles == "" {
+			return ""
+		}
+		return filepath.Join(l.Profiles, strings.ReplaceAll(fmt.Sprintf("%s-%s-%s.pprof", c.Name(), sc.name, role), " ", "_"))
+	}
 }
 
 // sample holds what one run measured, by the keys of measures.
@@ -175,6 +191,9 @@ func measureAll(ctx context.Context, l load, cs []Contestant, progress func(stri
 	for round := range l.Rounds {
 		samples := make([]sample, len(cs))
 		for _, sc := range scenarios {
+			if l.Scenario != "" && l.Scenario != sc.name {
+				continue
+			}
 			for turn := range cs {
 				i := (turn + round) % len(cs)
 				if samples[i] == nil {
@@ -200,7 +219,7 @@ func measureOne(ctx context.Context, l load, sc scenario, c Contestant, s sample
 	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTimeout,
 		fmt.Errorf("not done after %v", scenarioTimeout))
 	defer cancel()
-	f, err := openField(ctx, c)
+	f, err := openField(ctx, c, l.profiles(sc, c))
 	if err != nil {
 		return report{}, err
 	}

@@ -198,10 +198,10 @@ func (a *account) book(ctx context.Context, s stored) error {
 	r := &a.report
 	r.Decisions++
 	e, err := s.entry()
-	if err != nil { //nolint:nilerr // it is a finding
+	if err != nil {
 		list(&r.Damaged, &r.DamagedCount, Damaged{Token: string(s.token), StreamSeq: s.seq, Error: err.Error()})
 		a.runs[s.token] = unknownSeq
-		return nil
+		return nil //nolint:nilerr // it is a finding
 	}
 	if last := a.runs[s.token]; last != unknownSeq && e.Seq != last+1 {
 		list(&r.Gaps, &r.GapCount, Gap{Run: e.Run, Want: last + 1, Got: e.Seq, StreamSeq: s.seq})

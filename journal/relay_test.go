@@ -327,6 +327,9 @@ func TestRelay_LostConsumer(t *testing.T) {
 	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
 		t.Fatal(err)
 	}
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
+		t.Errorf("again: %v", err)
+	}
 	to := &counting{Producer: r.producer(t)}
 	relay(t, r.party, to, journal.RelayConfig{})
 	if _, err := r.pool.Wait(r.ctx, sixth.Commands[0]); err != nil {

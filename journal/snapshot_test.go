@@ -267,6 +267,61 @@ func TestLoad_SnapshotsThatDoNotBelong(t *testing.T) {
 	})
 }
 
+func TestLoad_JournalMadeAnew(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	fill := func(j *party, event string) {
+		t.Helper()
+		run := load(t, r, j, "a", total)
+		for range 20 {
+			if _, err := run.Commit(r.ctx, events(event)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	fill(r.party, "add 1")
+	// The stream is lost and made anew, the bucket with the snapshots is not. The
+	// same numbers in run and stream then stand for other decisions.
+	if err := r.js.DeleteStream(r.ctx, journal.Name("main")); err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(20) { // as a process would that takes no snapshots
+		r.commit(t, "a", n, events("add 2"))
+	}
+	reader := r.join(t)
+	if got, want := load(t, r, reader, "a", total).State(), (sum{20, 40}); got != want {
+		t.Errorf("got %+v, want %+v: a snapshot of the lost journal was used", got, want)
+	}
+	if s, err := reader.Status(r.ctx); err != nil || s.DamagedSnapshots != 2 {
+		t.Errorf("got %+v, %v; want both snapshots reported", s, err)
+	}
+}
+
+func TestRun_AbsorbedCommitTakesInTheRest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := events("add 1")
+	d.ID = "outcome of x"
+	late := load(t, r, r.join(t), "a", total)
+	first := load(t, r, r.party, "a", total)
+	if _, err := first.Commit(r.ctx, d); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Commit(r.ctx, events("add 5")); err != nil {
+		t.Fatal(err)
+	}
+	done, err := late.Commit(r.ctx, d) // as after a crash before the answer came
+	if err != nil || !done.Absorbed || done.Seq != 1 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	if late.Seq() != 2 || late.State() != first.State() {
+		t.Errorf("got %+v at %d, want %+v at 2", late.State(), late.Seq(), first.State())
+	}
+}
+
 func TestRun_RefusesWhatCannotBeFolded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -14,7 +14,8 @@ import (
 
 func TestAdd(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		ctx := t.Context()
 		t.Run("an error in the middle of the transaction leaves neither facts nor commands", func(t *testing.T) {
 			boom := errors.New("boom")
@@ -100,7 +101,8 @@ func TestAdd(t *testing.T) {
 
 func TestAdd_CarriesEverything(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		limit := time.Now().Add(time.Hour).Round(time.Microsecond)
 		want := map[string]outbox.Command{}
 		var commands []outbox.Command
@@ -146,7 +148,8 @@ func TestAdd_CarriesEverything(t *testing.T) {
 // first, and is absorbed or refused.
 func TestAdd_Concurrently(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		const each = 40
 		outcomes := make(chan error, 2*each)
 		for i := range each {

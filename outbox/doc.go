@@ -55,7 +55,9 @@
 // column receipt. An id is remembered for as long as its row or its receipt is
 // kept. SQLite waits for other writers only as long as the connection's
 // busy_timeout says, and a transaction that reads before it writes should begin
-// with BEGIN IMMEDIATE (_txlock=immediate).
+// with BEGIN IMMEDIATE (_txlock=immediate). A process that is stopped in the middle
+// of a write to SQLite, this relay included, keeps all others from writing until
+// it goes on or ends; that is so with any use of SQLite.
 //
 // # Concurrency
 //
@@ -72,6 +74,6 @@
 // # Errors
 //
 // [ErrConflict], [ErrInvalidID], [ErrInvalidName], [ErrLeaseLost], [ErrMoved],
-// [ErrStale], [ErrNoSchema] and [ErrNoRow]. After an error of a function that takes
+// [ErrBackwards], [ErrStale], [ErrNoSchema] and [ErrNoRow]. After an error of a function that takes
 // a [Tx] the transaction must be rolled back.
 package outbox

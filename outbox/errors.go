@@ -27,6 +27,8 @@ var (
 	// ErrNoSchema means that the database lacks tables of this package, or has
 	// them in another version.
 	ErrNoSchema = errors.New("the tables of the outbox are missing or differ")
+	// ErrBackwards means that an offset was to go back.
+	ErrBackwards = errors.New("an offset never goes back")
 	// ErrNoRow means that no row has that id and state.
 	ErrNoRow = errors.New("no such row")
 )

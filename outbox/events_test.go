@@ -12,7 +12,8 @@ import (
 
 func TestCommitDecision(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		ctx := t.Context()
 		decide := func(run string, expected uint64, events []outbox.Event, commands ...outbox.Command) error {
 			return db.within(ctx, func(tx outbox.Tx) error { return outbox.CommitDecision(ctx, tx, run, expected, events, commands) })
@@ -63,7 +64,8 @@ func TestCommitDecision(t *testing.T) {
 // the winner's events and commands belong together.
 func TestCommitDecision_Concurrently(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		const rounds, writers = 5, 6
 		for round := range uint64(rounds) {
 			var group sync.WaitGroup

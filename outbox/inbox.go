@@ -75,7 +75,7 @@ func Once(ctx context.Context, tx Tx, claim Claim, fn func(context.Context) ([]b
 // else has been here. Roll back after any error, and stop after this one.
 func Advance(ctx context.Context, tx Tx, claim Claim, from, to uint64, fn func(context.Context) error) error {
 	if to < from || to > math.MaxInt64 {
-		return fmt.Errorf("outbox: advance %q from %d to %d: an offset never goes back, and has 63 bits", claim.ID(), from, to)
+		return fmt.Errorf("outbox: advance %q from %d to %d: %w, and has 63 bits", claim.ID(), from, to, ErrBackwards)
 	}
 	e, err := admit(ctx, tx, claim)
 	if err != nil {

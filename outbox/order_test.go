@@ -14,7 +14,8 @@ import (
 // relays at work and with failures on the way; rows of other keys overtake them.
 func TestRelay_KeepsTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		const keys, each = 7, 15
 		p := newPool()
 		n := 0
@@ -52,7 +53,8 @@ func TestRelay_KeepsTheOrderOfAKey(t *testing.T) {
 // A row that failed for good holds up its key, and no other, until an operator decides.
 func TestRelay_AFailedRowHoldsUpItsKey(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		p.refuse = func(c command.Command) error {
 			if c.ID == "a1" {
@@ -78,7 +80,8 @@ func TestRelay_AFailedRowHoldsUpItsKey(t *testing.T) {
 // Keys that are held up, more of them than one look takes in, do not hide the others.
 func TestRelay_WalksPastKeysThatAreHeldUp(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		var commands []outbox.Command
 		for i := range 400 {
 			commands = append(commands, outbox.Command{ID: fmt.Sprintf("h%03d", i), Kind: "k", OrderKey: fmt.Sprintf("k%03d", i)})

@@ -17,7 +17,8 @@ import (
 // Many relays share the work: each command is accepted once, and nobody's mark is refused.
 func TestRelay_ManySideBySide(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		const n = 600
 		p := newPool()
 		var relays []*relay
@@ -76,7 +77,8 @@ func TestRelay_ReverseCommit(t *testing.T) {
 // another has taken over meanwhile.
 func TestRelay_FrozenBeyondItsLease(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		answers := make(chan struct{})
 		p.hold = answers
@@ -114,7 +116,8 @@ func TestRelay_FrozenBeyondItsLease(t *testing.T) {
 // The holder of an older claim on the same row may not confirm, even under its own name.
 func TestRelay_ClaimsAreFencedByTheirNumber(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		thaw := make(chan struct{})
 		p.hold = thaw
@@ -141,7 +144,8 @@ func TestRelay_ClaimsAreFencedByTheirNumber(t *testing.T) {
 // after the lease, and the pool absorbs it.
 func TestRelay_DiesBeforeTheMark(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		link := cut(t, db)
 		submitted := make(chan struct{})
@@ -175,7 +179,8 @@ func TestRelay_DiesBeforeTheMark(t *testing.T) {
 
 func TestRelay_DatabaseAway(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		link := cut(t, db)
 		db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second })
@@ -206,7 +211,8 @@ func TestRelay_PoolAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everywhere(t, func(t *testing.T, db *database) {
+			everywhere(t, func(db *database) {
+				t := db.t
 				p := newPool()
 				p.refuse = func(command.Command) error { return fmt.Errorf("submit: %w", outage) }
 				r := db.start(t, p, func(c *outbox.Config) { c.Attempts = 1 })
@@ -230,7 +236,8 @@ func TestRelay_PoolAway(t *testing.T) {
 
 func TestRelay_FailsWhatCannotSucceed(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		conflict := fmt.Errorf("submit %q: %w", "bad", command.ErrConflict)
 		odd := errors.New("its record is damaged\x00\xff")
@@ -302,7 +309,8 @@ func TestRelay_FailsWhatCannotSucceed(t *testing.T) {
 
 func TestRelay_WaitsUntilNotBefore(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		db.start(t, p)
 		due := time.Now().Add(300 * time.Millisecond)
@@ -328,7 +336,8 @@ func TestRelay_WaitsUntilNotBefore(t *testing.T) {
 // What was claimed and not confirmed when a relay stops is another's at once.
 func TestRelay_HandsBackWhenItStops(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		p.hold = make(chan struct{}) // never answers
 		db.add(t, numbered(10)...)
@@ -346,7 +355,8 @@ func TestRelay_HandsBackWhenItStops(t *testing.T) {
 
 func TestRelay_OneLateAnswerHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		late := make(chan struct{})
 		p.refuse = func(c command.Command) error {
@@ -369,7 +379,8 @@ func TestRelay_OneLateAnswerHoldsUpNobody(t *testing.T) {
 // retention has passed since.
 func TestRelay_Sweep(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, db *database) {
+	everywhere(t, func(db *database) {
+		t := db.t
 		p := newPool()
 		p.refuse = func(c command.Command) error {
 			if c.ID == "bad" {

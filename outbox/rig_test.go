@@ -45,15 +45,18 @@ type database struct {
 	*sql.DB
 	outbox.Dialect
 	dsn string
+	t   *testing.T // whose database it is
 }
 
 // everywhere runs a test on each database: the same suite for all of them.
-func everywhere(t *testing.T, test func(t *testing.T, db *database)) {
+func everywhere(t *testing.T, test func(db *database)) {
 	t.Helper()
 	for _, d := range []outbox.Dialect{outbox.SQLite, outbox.Postgres} {
 		t.Run(d.String(), func(t *testing.T) {
 			t.Parallel()
-			test(t, newDatabase(t, d))
+			db := newDatabase(t, d)
+			db.t = t
+			test(db)
 		})
 	}
 }
@@ -229,9 +232,6 @@ func (p *pool) ids() []string {
 	defer p.mu.Unlock()
 	return slices.Clone(p.accepted)
 }
-
-// away makes every submission fail as if no server answered.
-func away(command.Command) error { return fmt.Errorf("submit: %w", command.ErrUnconfirmed) }
 
 // relay is a relay that runs.
 type relay struct {

@@ -44,9 +44,9 @@ func TestJudge(t *testing.T) {
 
 func TestBackoffOf(t *testing.T) {
 	t.Parallel()
-	for attempts, want := range map[int64]time.Duration{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 10, 1 << 40: 10} {
-		if got := backoffOf(attempts, time.Second, 10*time.Second); got != want*time.Second {
-			t.Errorf("backoffOf(%d) = %v, want %v", attempts, got, want*time.Second)
+	for attempts, want := range map[int64]time.Duration{0: 1e9, 1: 1e9, 2: 2e9, 3: 4e9, 4: 8e9, 5: 10e9, 1 << 40: 10e9} {
+		if got := backoffOf(attempts, time.Second, 10*time.Second); got != want {
+			t.Errorf("backoffOf(%d) = %v, want %v", attempts, got, want)
 		}
 	}
 }

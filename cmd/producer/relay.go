@@ -79,7 +79,7 @@ func (r *Relay) Run(ctx context.Context, common *cli.Common, _ *cli.Out) error {
 		return err
 	}
 	defer nc.Close()
-	defer pool.Close() //nolint:errcheck // nothing is under way any more
+	defer pool.Close()
 	producer := pool.NewProducer(tallyman.ProducerConfig{Window: max(tallyman.DefaultWindow, 2*r.Batch)})
 	relay, err := outbox.NewRelay(outbox.Config{
 		DB: db.DB, Dialect: db.Dialect, Submitter: outbox.Via(producer), States: pool,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/journal"
+	"github.com/tallyman-go/tallyman/outbox"
 )
 
 type auditCommand struct {
@@ -18,13 +20,27 @@ type auditCommand struct {
 	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
 	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
 	Journal bool          `help:"Audit the pool's journal, too."`
+	DB      string        `name:"db" help:"Database with an outbox to audit too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." env:"TALLYMAN_DB" placeholder:"DSN"`
+	OnlyDB  bool          `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
 	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
+}
+
+// Validate checks what the parser cannot.
+func (c *auditCommand) Validate() error {
+	switch {
+	case c.DB != "" && c.Against != "":
+		return errors.New("--db and --against each say what must be there: audit twice")
+	case c.OnlyDB && c.DB == "":
+		return errors.New("--only-db needs --db")
+	}
+	return nil
 }
 
 // accounts is what one audit found.
 type accounts struct {
 	audit.Report
 	Journal *journal.Report `json:"journal,omitempty"`
+	Outbox  *outbox.Report  `json:"outbox,omitempty"`
 }
 
 // Run audits the pool, and the journal if asked to, and prints the reports, whatever they say.
@@ -53,18 +69,40 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 		defer in.Close()
 		opts.Against = accepted(in)
 	}
+	var beside *outboxAudit
+	if c.DB != "" {
+		db, err := openOutbox(ctx, c.DB)
+		if err != nil {
+			return a, err
+		}
+		defer db.Close()
+		beside = &outboxAudit{db, c.OnlyDB}
+		opts.Against = beside.against(ctx)
+	}
 	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
 		pool, err := tallyman.Open(ctx, nc, common.Pool)
 		if err != nil {
 			return err
 		}
 		defer pool.Close()
-		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil || !c.Journal {
+		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
 			return err
 		}
-		r, err := auditJournal(ctx, nc, pool, c.Seal)
-		a.Journal = &r
-		return err
+		if c.Journal {
+			r, err := auditJournal(ctx, nc, pool, c.Seal)
+			if err != nil {
+				return err
+			}
+			a.Journal = &r
+		}
+		if beside != nil {
+			r, err := beside.run(ctx, pool)
+			if err != nil {
+				return err
+			}
+			a.Outbox = &r
+		}
+		return nil
 	})
 	return a, err
 }
@@ -73,10 +111,14 @@ func (c *auditCommand) print(a accounts, out *cli.Out) error {
 	if c.JSON {
 		return out.JSON(a)
 	}
-	if err := printReport(a.Report, out); err != nil || a.Journal == nil {
-		return err
+	err := printReport(a.Report, out)
+	if a.Journal != nil {
+		err = errors.Join(err, printJournal(*a.Journal, out))
 	}
-	return printJournal(*a.Journal, out)
+	if a.Outbox != nil {
+		err = errors.Join(err, printOutbox(*a.Outbox, out))
+	}
+	return err
 }
 
 // verdict is how the command ends after a report; nil if everything balances.
@@ -87,6 +129,9 @@ func (a accounts) verdict(common *cli.Common) error {
 	}
 	if a.Journal != nil && !a.Journal.Balanced {
 		amiss = append(amiss, a.Journal.Summary())
+	}
+	if r := a.Outbox; r != nil && !r.Balanced {
+		amiss = append(amiss, fmt.Sprintf("outbox: %d findings, the first is %s: %q: %s", r.FindingCount, r.Findings[0].Kind, r.Findings[0].ID, r.Findings[0].Detail))
 	}
 	if len(amiss) == 0 {
 		return nil

@@ -36,7 +36,7 @@ func run(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // temporary
 
 	db, err := openDatabase(ctx, filepath.Join(dir, "app.db"))
 	if err != nil {
@@ -67,7 +67,12 @@ func run(out io.Writer) error {
 	ended := make(chan error, 2)
 	go func() { ended <- relay.Run(working) }()
 	go func() { ended <- worker.Run(working) }()
-	defer func() { stop(); <-ended; <-ended }()
+	defer func() {
+		stop()
+		if err := errors.Join(<-ended, <-ended); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
 
 	full := errors.New("the train is full")
 	if err := book(ctx, db, "seat-1", full); !errors.Is(err, full) {

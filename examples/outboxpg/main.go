@@ -61,7 +61,7 @@ func run(dsn string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer pool.Close() //nolint:errcheck // nothing is under way any more
+	defer pool.Close()
 
 	// Producer relay --db postgres://... does the same in a process of its own.
 	quiet := slog.New(slog.DiscardHandler)
@@ -84,7 +84,12 @@ func run(dsn string, out io.Writer) error {
 	go func() { ended <- relay.Run(working) }()
 	go func() { ended <- worker.Run(working) }()
 	go func() { ended <- pgxtx.Listen(working, dsn, relay.Wake, quiet) }()
-	defer func() { stop(); <-ended; <-ended; <-ended }()
+	defer func() {
+		stop()
+		if err := errors.Join(<-ended, <-ended, <-ended); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
 
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

@@ -12,6 +12,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/journal"
 )
 
 // TestMain is the example itself where the tests below start this binary again.
@@ -106,6 +110,55 @@ func TestTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, out.String())
+}
+
+// TestBudget_LateAttempt: an attempt that was believed dead, and wakes up when
+// its trip was long given up, must not lock the budget again.
+func TestBudget_LateAttempt(t *testing.T) {
+	t.Parallel()
+	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	nc, err := tallyman.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if err := errors.Join(
+		tallyman.Create(t.Context(), nc, "trips", tallyman.Settings{}, tallyman.Topology{}),
+		journal.Create(t.Context(), nc, journal.Config{Pool: "trips"}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := tallyman.Open(t.Context(), nc, "trips")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	j, err := journal.Open(t.Context(), nc, pool, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	o := &office{j: j}
+	w := Wish{Trip: "oslo", Cents: limit}
+	for _, kind := range []string{"locked", "locked", "unlocked", "unlocked", "locked"} {
+		if _, err := o.book(t.Context(), "attempt", kind, w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	budget, err := journal.Load(t.Context(), j, budgetRun, budgets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := budget.State(); b.used() != 0 || budget.Seq() != 2 {
+		t.Errorf("got %+v after %d decisions, want nothing locked after 2", b, budget.Seq())
+	}
+	if ok, err := o.book(t.Context(), "next", "locked", Wish{Trip: "rome", Cents: limit + 1}); ok || err != nil {
+		t.Errorf("more than the limit: %v, %v", ok, err)
+	}
 }
 
 func TestTrip_KilledAtEveryStep(t *testing.T) {

@@ -28,12 +28,17 @@ func Listen(ctx context.Context, connString string, wake func(), log *slog.Logge
 	if err != nil {
 		return fmt.Errorf("pgxtx: listen: %w", err)
 	}
+	keepListening(ctx, cfg, wake, log)
+	return nil
+}
+
+func keepListening(ctx context.Context, cfg *pgx.ConnConfig, wake func(), log *slog.Logger) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 10*time.Second
 	for ctx.Err() == nil {
 		err := listen(ctx, cfg, func() { pause.Reset(); wake() })
 		if ctx.Err() != nil {
-			break
+			return
 		}
 		d := pause.NextBackOff()
 		log.Warn("no notifications from the database, polling alone meanwhile", "error", err, "pause", d)
@@ -42,7 +47,6 @@ func Listen(ctx context.Context, connString string, wake func(), log *slog.Logge
 		case <-ctx.Done():
 		}
 	}
-	return nil
 }
 
 // listen connects and listens until something fails.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pgtest"
 	"go.uber.org/goleak"
 )
 
@@ -56,7 +57,7 @@ func test(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build testworker: %v\n%s", err, out)
 		return 1
 	}
-	code := m.Run()
+	code := pgtest.Main(m.Run)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
