@@ -43,7 +43,8 @@
 // whose outcome is not on record. It is one write, over what was read before, so
 // a crash leaves the books sealed as they were or as they were to be, and of
 // several at once the furthest stands. It names the stream by the time of its
-// making: one that was made anew, or that ends before the seal, is a finding.
+// making: one that was made anew or restored from a backup, or that ends before
+// the seal, is a finding.
 // A seal that does not decode, or of a newer version, is an error.
 //
 // # Concurrency

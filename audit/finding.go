@@ -18,7 +18,7 @@ const (
 	FindingStranded = "stranded" // a command without an outcome has left the stream
 	FindingDoubled  = "doubled"  // several commands account for a sequence
 	FindingCorrupt  = "corrupt"  // a record does not decode
-	FindingSetBack  = "set_back" // the stream ends before what is on record, or was made anew
+	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
 )
 
 // Finding is one thing that is amiss, for people.
@@ -100,7 +100,10 @@ func (b *books) setBack() Finding {
 	}
 	switch {
 	case r.Replaced:
-		f.Cause = fmt.Sprintf("the stream was made anew at %s, after the books had been sealed through sequence %d of the one before: what that one still held is gone", moment(b.created), r.SealedThrough)
+		f.Cause = fmt.Sprintf("the stream was made anew, or restored from a backup, at %s; the books were sealed through sequence %d of the one before, and what that one held and this one does not is gone", moment(b.created), r.SealedThrough)
+		if r.LastSeq >= r.SealedThrough {
+			f.Remedy = fmt.Sprintf("%s; or, if its sequences are those of the one before, keep the seal with: nats kv put %s %s '{\"sealed_through\":%d}'", f.Remedy, b.records.Bucket(), kvstate.KeyAudit, r.SealedThrough)
+		}
 	case r.SealedThrough >= r.Beyond:
 		f.Cause = fmt.Sprintf("the stream ends at sequence %d and the books are sealed through %d: an older copy of the stream was put back, or the stream was replaced", r.LastSeq, r.SealedThrough)
 	default:

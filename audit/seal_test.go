@@ -111,7 +111,7 @@ func TestRun_SealThatIsWrong(t *testing.T) {
 	if got.Balanced || !got.Replaced || got.SealedThrough != 1 {
 		t.Errorf("for another stream: got %+v, want it out of balance", got)
 	}
-	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew at ", "nats kv del main _audit")
+	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew, or restored from a backup, at ", "nats kv del main _audit")
 }
 
 // A seal never passes a command that has no outcome, however many seal at once
@@ -244,7 +244,7 @@ func TestRun_StreamMadeAnew(t *testing.T) {
 	if got.Balanced || !got.Replaced || got.Beyond != 0 || got.SealedThrough != 3 || got.LastSeq != 6 {
 		t.Errorf("got %+v, want it told that the stream is another", got)
 	}
-	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew at ", "after the books had been sealed through sequence 3 of the one before")
+	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew, or restored from a backup, at ", "the books were sealed through sequence 3 of the one before", `nats kv put main _audit '{"sealed_through":3}'`)
 	if want := "the stream is not the one that the books were sealed for"; !strings.Contains(got.Summary(), want) {
 		t.Errorf("got summary %q, want %q in it", got.Summary(), want)
 	}
