@@ -130,16 +130,15 @@ func (b *books) strandedFinding(s *straggler, seq uint64) Finding {
 		seq = s.seqs[n-1]
 	}
 	f := Finding{What: FindingStranded, Seq: seq, ID: s.id, Subject: b.subject(s.queue, s.kind, s.key)}
-	switch {
-	case s.state == kvstate.Requeued:
+	if s.state == kvstate.Requeued {
 		f.Cause = fmt.Sprintf("requeued by %s at %s and never published: the requeue was cut off", s.owner, moment(s.at))
 		f.Remedy = "tallyman requeue " + quote(s.id)
-	default:
-		f.Cause = fmt.Sprintf("deleted from the stream by hand while it was %s (attempt %d by %s, %s)", s.state, s.attempt, s.owner, moment(s.at))
-		f.Remedy = "a worker that is still at it may yet complete it; otherwise publish it once more with the same payload, and it goes on where it was: nats pub " + f.Subject
-		if s.state != kvstate.Prepared {
-			f.Remedy += "; or give it up: tallyman cancel " + quote(s.id)
-		}
+		return f
+	}
+	f.Cause = fmt.Sprintf("deleted from the stream by hand while it was %s (attempt %d by %s, %s)", s.state, s.attempt, s.owner, moment(s.at))
+	f.Remedy = "a worker that is still at it may yet complete it; otherwise publish it once more with the same payload, and it goes on where it was: nats pub " + f.Subject
+	if s.state != kvstate.Prepared {
+		f.Remedy += "; or give it up: tallyman cancel " + quote(s.id)
 	}
 	return f
 }
