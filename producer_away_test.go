@@ -166,14 +166,14 @@ func briefly(t *testing.T, ctx context.Context) context.Context {
 // stored counts the copies of a command in the stream.
 func (r *rig) stored(t *testing.T, id string) uint64 {
 	t.Helper()
-	str, err := r.js.Stream(r.ctx, "main_commands")
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := str.Info(r.ctx, jetstream.WithSubjectFilter("main.commands.*.*."+id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var info *jetstream.StreamInfo
+	eventually(t, r.ctx, "the state of the stream", func() bool { // the connection may still be coming back
+		str, err := r.js.Stream(r.ctx, "main_commands")
+		if err == nil {
+			info, err = str.Info(r.ctx, jetstream.WithSubjectFilter("main.commands.*.*."+id))
+		}
+		return err == nil
+	})
 	var n uint64
 	for _, copies := range info.State.Subjects {
 		n += copies

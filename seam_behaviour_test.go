@@ -17,6 +17,7 @@ func behaviours() map[string]func(*testing.T, *seam) {
 	all := map[string]func(*testing.T, *seam){}
 	maps.Copy(all, recordBehaviours)
 	maps.Copy(all, commandBehaviours)
+	maps.Copy(all, deskBehaviours)
 	return all
 }
 

@@ -32,9 +32,24 @@ func onDouble(h *memory.Handle, settings Settings) *Pool {
 // seam is a pool, whatever lies behind it, and the hand of an operator.
 type seam struct {
 	*Pool
+	hand byHand
 	ctx  context.Context
 	wipe func(key command.Token, purge bool) error                           // puts a marker over a key
 	send func(kind string, token command.Token, msgID, payload string) error // publishes as any client can
+}
+
+// byHand is what only the desk asks of the stream and the bucket.
+type byHand struct {
+	commands interface {
+		Republish(env command.Envelope, done func(stream.Accepted, error)) error
+		Occupant(ctx context.Context, env command.Envelope) (stream.Stored, error)
+		Remove(ctx context.Context, seq uint64) error
+	}
+	records interface {
+		Scan(ctx context.Context, visit func(kvstate.Entry) error) error
+		LastRevision(ctx context.Context) (uint64, error)
+		Remove(ctx context.Context, key command.Token, revision uint64) error
+	}
 }
 
 // seamSettings leave a stalled machine a second before the order of events changes.
@@ -54,7 +69,7 @@ func TestSeam(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
 					behaves(t, &seam{
-						Pool: onDouble(h, seamSettings), ctx: ctx,
+						Pool: onDouble(h, seamSettings), hand: byHand{h.Commands(), h.Records()}, ctx: ctx,
 						wipe: func(key command.Token, purge bool) error { s.Delete(key, purge); return nil },
 						send: func(kind string, token command.Token, msgID, payload string) error {
 							header := nats.Header{}
@@ -95,6 +110,7 @@ func TestSeam(t *testing.T) {
 
 // behave runs every behaviour on a pool of its own.
 func behave(t *testing.T, url string, replicas int) {
+	t.Helper()
 	i := 0
 	for name, behaves := range behaviours() {
 		i++
@@ -125,7 +141,7 @@ func behave(t *testing.T, url string, replicas int) {
 				t.Fatal(err)
 			}
 			behaves(t, &seam{
-				Pool: p, ctx: ctx,
+				Pool: p, hand: byHand{p.Commands(), p.Records()}, ctx: ctx,
 				wipe: func(key command.Token, purge bool) error {
 					if purge {
 						return kv.Purge(ctx, string(key))
@@ -234,17 +250,27 @@ func (s *seam) publish(t *testing.T, id string) stream.Accepted {
 	return ok
 }
 
+// envelope is the command that publish publishes.
+func envelope(id string) (command.Envelope, error) {
+	return dedupe.Identify(Command{ID: id, Kind: "k", Queue: command.DefaultQueue, Payload: []byte("payload of " + id)})
+}
+
 func (s *seam) tryPublish(id string) (stream.Accepted, error) {
-	env, err := dedupe.Identify(Command{ID: id, Kind: "k", Queue: command.DefaultQueue, Payload: []byte("payload of " + id)})
+	env, err := envelope(id)
 	if err != nil {
 		return stream.Accepted{}, err
 	}
+	return accepted(s.commands.Publish, env)
+}
+
+// accepted publishes and waits for the outcome.
+func accepted(publish func(command.Envelope, func(stream.Accepted, error)) error, env command.Envelope) (stream.Accepted, error) {
 	type answer struct {
 		ok  stream.Accepted
 		err error
 	}
 	answers := make(chan answer, 1)
-	if err := s.commands.Publish(env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
+	if err := publish(env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
 		return stream.Accepted{}, err
 	}
 	a := <-answers

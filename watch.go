@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // Filter says which changes Watch yields. The zero value stands for all of
 // them, from the moment on at which the loop begins.
 type Filter struct {
-	IDs    []string // of these commands alone; at most 1,024
+	IDs    []string // of these commands alone
 	Kind   string   // of this kind alone
 	States []State  // into one of these states alone
 	// Current yields first, for each command that matches, what is stored now.
@@ -46,9 +47,9 @@ const (
 	// watchHurry is how many looks follow a hint in quick succession: after 1,
 	// 2, 4, ... 64 ms.
 	watchHurry = 7
-	// watchIdle is after how many looks in vain Watch asks whether the bucket
-	// is still the one that it knew.
-	watchIdle = 10
+	// watchKeys is up to how many ids are read by themselves; with more of them
+	// the whole bucket is read, which costs the server less.
+	watchKeys = 64
 )
 
 // errReplaced ends a Watch whose bucket was made anew.
@@ -103,12 +104,14 @@ func (p *Pool) Watch(ctx context.Context, f Filter) iter.Seq2[Change, error] {
 type watch struct {
 	pool    *Pool
 	filter  Filter
-	keys    []command.Token // those of filter.IDs
-	cursor  uint64          // the last revision that was read
-	current uint64          // up to this one, only what has not been replaced counts
-	more    bool            // to look again at once, as when there was more than fits into a page
-	hurry   int             // looks still to be made in quick succession
-	vain    int             // looks in vain, one after the other
+	wanted  map[command.Token]bool // the tokens of filter.IDs
+	keys    []command.Token        // the same, if they are read by themselves
+	cursor  uint64                 // the last revision that was read
+	current uint64                 // up to this one, only what has not been replaced counts
+	more    bool                   // to look again at once, as when there was more than fits into a page
+	hurry   int                    // looks still to be made in quick succession
+	behind  bool                   // the leader had what the last read did not show
+	rested  bool                   // the last look came after a whole pause, without a hint
 
 	subs  []*nats.Subscription
 	hints chan struct{} // something was published, or the connection is back
@@ -116,11 +119,8 @@ type watch struct {
 }
 
 func (w *watch) open(ctx context.Context) error {
-	if len(w.filter.IDs) > kvstate.MaxBatch {
-		return fmt.Errorf("%w: %d ids, the limit is %d; watch without ids instead", ErrInvalidID, len(w.filter.IDs), kvstate.MaxBatch)
-	}
 	subjects := []string{w.pool.bucket.Subject(kvstate.AllRecords)}
-	if len(w.filter.IDs) > 0 {
+	if n := len(w.filter.IDs); n > 0 && n <= watchKeys {
 		subjects = nil
 	}
 	for _, id := range w.filter.IDs {
@@ -128,8 +128,14 @@ func (w *watch) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		w.keys = append(w.keys, key)
-		subjects = append(subjects, w.pool.bucket.Subject(key))
+		if w.wanted == nil {
+			w.wanted = map[command.Token]bool{}
+		}
+		w.wanted[key] = true
+		if len(w.filter.IDs) <= watchKeys {
+			w.keys = append(w.keys, key)
+			subjects = append(subjects, w.pool.bucket.Subject(key))
+		}
 	}
 	w.state = w.pool.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	for _, s := range subjects {
@@ -143,7 +149,7 @@ func (w *watch) open(ctx context.Context) error {
 	w.more = true // look at once
 	w.cursor = w.filter.After
 	for w.filter.After == 0 {
-		last, err := w.pool.bucket.LastRevision(ctx)
+		last, err := w.last(ctx)
 		if err == nil {
 			if w.filter.Current {
 				w.current = last
@@ -184,6 +190,13 @@ func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
 			return nil, err
 		}
 		entries, err := w.read(ctx)
+		if err != nil || len(entries) == 0 && (w.rested || w.behind) {
+			if errors.Is(err, ErrDenied) {
+				return nil, err
+			}
+			entries, err = w.ask(ctx)
+			w.behind = w.behind && len(entries) > 0
+		}
 		if err != nil {
 			if err := w.bear(ctx, err); err != nil {
 				return nil, err
@@ -191,15 +204,52 @@ func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
 			continue
 		}
 		if len(entries) > 0 {
-			w.vain = 0
 			return entries, nil
 		}
-		if w.vain++; w.vain%watchIdle == 0 {
-			if last, err := w.pool.bucket.LastRevision(ctx); err == nil && last < w.cursor {
-				return nil, errReplaced
-			}
+	}
+}
+
+// last is the newest revision of the bucket. A request that a node took along
+// as it died is never answered, so each has a limit of its own.
+func (w *watch) last(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*watchPoll)
+	defer cancel()
+	return w.pool.bucket.LastRevision(ctx)
+}
+
+// ask asks the leader for revisions behind the cursor. What read returns may
+// come from a replica that lags, for as long as a node takes to catch up.
+func (w *watch) ask(ctx context.Context) ([]kvstate.Entry, error) {
+	last, err := w.last(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case last < w.cursor:
+		return nil, errReplaced
+	case last == w.cursor:
+		return nil, nil
+	case len(w.keys) == 0:
+		e, err := w.pool.bucket.Next(ctx, kvstate.AllRecords, w.cursor+1)
+		if err != nil || e.Revision == 0 {
+			return nil, err
+		}
+		w.more, w.behind = true, true
+		return []kvstate.Entry{e}, nil
+	}
+	var found []kvstate.Entry
+	for _, key := range w.keys {
+		e, err := w.pool.bucket.Read(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		// What is newer than last waits for the next time: while the later keys
+		// are read, the earlier may change.
+		if e.Revision > w.cursor && e.Revision <= last && !slices.ContainsFunc(found, func(f kvstate.Entry) bool { return f.Revision == e.Revision }) {
+			found = append(found, e)
 		}
 	}
+	slices.SortFunc(found, func(a, b kvstate.Entry) int { return cmp.Compare(a.Revision, b.Revision) })
+	return found, nil
 }
 
 // read returns some revisions behind the cursor.
@@ -236,7 +286,7 @@ func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
 
 // change says what an entry means, and whether the filter lets it pass.
 func (w *watch) change(e kvstate.Entry) (Change, bool) {
-	if kvstate.Own(e.Key) {
+	if kvstate.Own(e.Key) || w.wanted != nil && !w.wanted[e.Key] {
 		return Change{}, false
 	}
 	c := Change{Key: e.Key, Revision: e.Revision, At: e.At, Record: e.Record, Err: e.Err}
@@ -252,6 +302,7 @@ func (w *watch) change(e kvstate.Entry) (Change, bool) {
 // wait returns when it is time to look again.
 func (w *watch) wait(ctx context.Context) error {
 	pause := watchPoll
+	w.rested = w.hurry == 0
 	if w.hurry > 0 {
 		pause = time.Millisecond << (watchHurry - w.hurry)
 		w.hurry--
@@ -262,7 +313,7 @@ func (w *watch) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-w.hints:
-		w.hurry = watchHurry
+		w.hurry, w.rested = watchHurry, false
 		return nil
 	case s := <-w.state:
 		if s == nats.CLOSED {

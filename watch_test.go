@@ -172,6 +172,16 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%d subscriptions, want %d as before", got, before)
 		}
 	})
+	t.Run("many ids are read with all others, and filtered", func(t *testing.T) {
+		ids := make([]string, 100)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("none-%d", i)
+		}
+		changes := r.watch(t, tallyman.Filter{Current: true, IDs: append(ids, "a")})
+		if c := changes.next(t, r.ctx); c.ID != "a" {
+			t.Errorf("got a change of %q, want a", c.ID)
+		}
+	})
 	t.Run("an id that cannot be is refused", func(t *testing.T) {
 		for _, err := range r.Watch(r.ctx, tallyman.Filter{IDs: []string{""}}) {
 			if !errors.Is(err, tallyman.ErrInvalidID) {

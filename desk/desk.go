@@ -80,15 +80,29 @@ type commands interface {
 	Resume(ctx context.Context, queue string) error
 }
 
+// records is what the desk wants of the bucket.
+type records interface {
+	Read(context.Context, command.Token) (kvstate.Entry, error)
+	ReadMany([]command.Token, func([]kvstate.Entry, error)) error
+	Scan(context.Context, func(kvstate.Entry) error) error
+	LastRevision(context.Context) (uint64, error)
+	Write(command.Token, *kvstate.Record, func(uint64, error)) error
+	WriteWait(context.Context, command.Token, *kvstate.Record) (uint64, error)
+	Put(key command.Token, value []byte, expire bool, done func(uint64, error)) error
+	Remove(context.Context, command.Token, uint64) error
+	Limit() int
+}
+
 // Desk acts on one pool. It is safe for concurrent use.
 type Desk struct {
 	commands commands
-	records  *kvstate.Store
+	records  records
 }
 
-// New returns the desk of the pool with this stream and bucket. The store must
-// know the pool's retention, as that of an opened pool does.
-func New(commands *stream.Stream, records *kvstate.Store) *Desk {
+// New returns the desk of the pool with this stream and bucket, a
+// [stream.Stream] and a [kvstate.Store] or what stands in for them. The store
+// must know the pool's retention, as that of an opened pool does.
+func New(commands commands, records records) *Desk {
 	return &Desk{commands: commands, records: records}
 }
 

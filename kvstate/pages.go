@@ -89,6 +89,12 @@ func (s *Store) Page(ctx context.Context, pattern command.Token, from uint64) (e
 	return a.entries, a.more, nil
 }
 
+// Next is Page that asks the stream's leader, which never lags, for the first
+// one alone. Its Revision is 0 if there is none.
+func (s *Store) Next(ctx context.Context, pattern command.Token, from uint64) (Entry, error) {
+	return s.read(ctx, pattern, map[string]any{"seq": max(from, 1), "next_by_subj": s.prefix + string(pattern)})
+}
+
 // LastRevision returns the newest revision of the bucket, of whatever key: what
 // a scan that begins now meets with a higher one was written since.
 func (s *Store) LastRevision(ctx context.Context) (uint64, error) {

@@ -343,10 +343,11 @@ func (s *Store) read(ctx context.Context, key command.Token, query map[string]an
 	var got struct {
 		Error   *pipeline.APIError `json:"error"`
 		Message struct {
-			Seq  uint64    `json:"seq"`
-			Hdrs string    `json:"hdrs"`
-			Data []byte    `json:"data"`
-			Time time.Time `json:"time"`
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Hdrs    string    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(reply.Data, &got); err != nil {
@@ -367,6 +368,9 @@ func (s *Store) read(ctx context.Context, key command.Token, query map[string]an
 		if h, err = nats.DecodeHeadersMsg(head); err != nil {
 			return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
 		}
+	}
+	if strings.HasSuffix(string(key), "*") {
+		return s.entryAt(got.Message.Subject, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
 	}
 	return entryOf(key, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
 }

@@ -49,6 +49,8 @@ func TestAudit_BesideAnOutbox(t *testing.T) {
 		[]outbox.Command{{ID: "a", Kind: "echo"}, {ID: "b", Kind: "wait"}}), tx.Commit()); err != nil {
 		t.Fatal(err)
 	}
+	s.run(t, "why", "a").expect(t, 1, "not found")
+	s.run(t, "why", "a", "--db", dsn).expect(t, 0, "a is outbox_pending", `with event 1 of run "trip"`, "a relay has to run")
 	relay, err := outbox.NewRelay(outbox.Config{DB: db, Dialect: outbox.SQLite, Submitter: outbox.Via(p.NewProducer(tallyman.ProducerConfig{})), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +85,7 @@ func TestAudit_BesideAnOutbox(t *testing.T) {
 	}
 
 	s.run(t, "audit", "--db", dsn, "--only-db").expect(t, 0, "rows published", "all 2 ids of the list")
+	s.run(t, "why", "a", "--db", dsn).expect(t, 0, "a is completed", "Its row was added to the outbox", "marked its row as published, on claim 1", "Completed, and final.")
 	o := s.run(t, "audit", "--db", dsn, "--json")
 	o.expect(t, 0)
 	equal(t, o.object(t)["outbox"].(map[string]any), "finding_count", "0")
@@ -103,4 +106,5 @@ func TestAudit_BesideAnOutbox(t *testing.T) {
 	}
 	exec(`INSERT INTO tallyman_outbox (id, queue, kind, content_type, payload, digest, state, due_at, published_at) VALUES ('lost', 'default', 'k', '', x'', '', 'published', 1, 1)`)
 	s.run(t, "audit", "--db", dsn).expect(t, 6, `"lost"`)
+	s.run(t, "why", "lost", "--db", dsn).expect(t, 0, "it was lost")
 }

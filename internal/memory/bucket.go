@@ -132,6 +132,25 @@ func (s *Server) oldest(key command.Token) kvstate.Entry {
 	return s.bucket.keys[key][0].entry()
 }
 
+func (s *Server) lastRevision() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bucket.last
+}
+
+// entries returns the newest entry of every key that has one, markers left out.
+func (s *Server) entries() []kvstate.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []kvstate.Entry
+	for _, r := range s.bucket.all {
+		if r == s.bucket.newest(r.key) && !r.marker {
+			all = append(all, r.entry())
+		}
+	}
+	return all
+}
+
 // entryBehind is Entry on a replica that has not seen the newest writes.
 func (s *Server) entryBehind(key command.Token, behind int) kvstate.Entry {
 	if behind <= 0 {

@@ -2,8 +2,8 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -24,19 +24,22 @@ func (c *Commands) Limit() int { return c.h.s.cfg.MaxPayload - stream.Reserve }
 
 // Publish sends a command.
 func (c *Commands) Publish(env command.Envelope, done func(stream.Accepted, error)) error {
-	return c.send(env, nats.Header{command.HeaderMsgID: {string(env.Token)}}, done)
+	return c.publish(env, string(env.Token), done)
 }
 
-// Republish sends a command without a message id.
+// Republish sends a command that was in the stream before.
 func (c *Commands) Republish(env command.Envelope, done func(stream.Accepted, error)) error {
-	return c.send(env, nats.Header{}, done)
+	return c.publish(env, "", done)
 }
 
-func (c *Commands) send(env command.Envelope, h nats.Header, done func(stream.Accepted, error)) error {
-	maps.Copy(h, nats.Header{
+func (c *Commands) publish(env command.Envelope, msgID string, done func(stream.Accepted, error)) error {
+	h := nats.Header{
 		command.HeaderID:     {env.ID},
 		command.HeaderDigest: {string(env.Digest)},
-	})
+	}
+	if msgID != "" {
+		h[command.HeaderMsgID] = []string{msgID}
+	}
 	if env.ContentType != "" {
 		h[command.HeaderContentType] = []string{env.ContentType}
 	}
@@ -65,6 +68,35 @@ func (c *Commands) Send(queue, kind string, token command.Token, h nats.Header, 
 func (c *Commands) Find(ctx context.Context, token command.Token) (stream.Stored, error) {
 	return c.get(ctx, func(m *message) bool { return m.token == token })
 }
+
+// Occupant returns the stored command that has the subject of env.
+func (c *Commands) Occupant(ctx context.Context, env command.Envelope) (stream.Stored, error) {
+	subject := stream.Subject(c.h.s.cfg.Pool, env.Queue, env.Kind, env.Token)
+	return c.get(ctx, func(m *message) bool { return m.subject == subject })
+}
+
+// Remove takes the command with sequence seq out of the stream without being its holder.
+func (c *Commands) Remove(ctx context.Context, seq uint64) error {
+	_, err := wait(ctx, func(done func(struct{}, error)) error {
+		return c.h.ask(OpAnswer, func(Fate) func() {
+			c.h.s.remove(c.h.name, seq)
+			return func() { done(struct{}{}, nil) }
+		}, func(err error) { done(struct{}{}, err) })
+	})
+	if err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+	}
+	return nil
+}
+
+// errNoPause says that queues of the double cannot be paused.
+var errNoPause = errors.New("memory: queues cannot be paused here")
+
+// Pause is not played.
+func (c *Commands) Pause(context.Context, string, time.Time) error { return errNoPause }
+
+// Resume is not played.
+func (c *Commands) Resume(context.Context, string) error { return errNoPause }
 
 // Get returns the stored command with sequence seq.
 func (c *Commands) Get(ctx context.Context, seq uint64) (stream.Stored, error) {

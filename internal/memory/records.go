@@ -150,3 +150,40 @@ func (r *Records) ReadMany(keys []command.Token, done func([]kvstate.Entry, erro
 		return func() { done(entries, nil) }
 	}, func(err error) { done(nil, fmt.Errorf("kvstate: read batch: %w", err)) })
 }
+
+// LastRevision returns the newest revision of the bucket.
+func (r *Records) LastRevision(ctx context.Context) (uint64, error) {
+	return wait(ctx, func(done func(uint64, error)) error {
+		return r.h.ask(OpRead, func(Fate) func() {
+			last := r.h.s.lastRevision()
+			return func() { done(last, nil) }
+		}, func(err error) { done(0, err) })
+	})
+}
+
+// Scan calls visit with the newest entry of every key, in the order of revisions.
+func (r *Records) Scan(ctx context.Context, visit func(kvstate.Entry) error) error {
+	entries, err := wait(ctx, func(done func([]kvstate.Entry, error)) error {
+		return r.h.ask(OpRead, func(Fate) func() {
+			entries := r.h.s.entries()
+			return func() { done(entries, nil) }
+		}, func(err error) { done(nil, err) })
+	})
+	if err != nil {
+		return fmt.Errorf("kvstate: scan: %w", err)
+	}
+	for _, e := range entries {
+		if err := visit(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove takes away an entry that is no record.
+func (r *Records) Remove(ctx context.Context, key command.Token, revision uint64) error {
+	_, err := wait(ctx, func(done func(uint64, error)) error {
+		return r.store(storing{key: key, marker: true, over: &revision, keep: probeKeep, rollup: true}, done)
+	})
+	return err
+}

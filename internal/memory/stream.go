@@ -275,13 +275,19 @@ func (s *Server) removeLocked(m *message) {
 	q.fresh, q.again = slices.DeleteFunc(q.fresh, gone), slices.DeleteFunc(q.again, gone)
 }
 
-// Remove takes a command out of the stream, as an operator would by hand.
-func (s *Server) Remove(seq uint64) {
+// remove takes a command out of the stream for an operator. As an ack, it needs
+// an entry that accounts for the sequence.
+func (s *Server) remove(by string, seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m := s.stream.messages[seq]; m != nil {
-		s.removeLocked(m)
-		s.noteLocked("", Event{What: Removed, Seq: seq, Token: m.token})
+	m := s.stream.messages[seq]
+	if m == nil {
+		return
+	}
+	s.removeLocked(m)
+	s.noteLocked(by, Event{What: Removed, Seq: seq, Token: m.token})
+	if !s.settled[seq] {
+		s.broken = append(s.broken, fmt.Sprintf("I2: %s removed sequence %d of %s, for which no entry accounts", by, seq, m.token))
 	}
 }
 
