@@ -100,6 +100,7 @@ type sight struct {
 
 // live takes the steps of one seed.
 func live(t *testing.T, ctx context.Context, seed uint64, records, brief records) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 4))
 	env, err := dedupe.Identify(Command{ID: fmt.Sprint("life-", seed), Kind: "k", Queue: command.DefaultQueue})
 	if err != nil {

@@ -139,6 +139,7 @@ const eventTypes = EventFellBack + 1
 type sightings [eventTypes]atomic.Int64
 
 func tell(t *testing.T, seed uint64, seen *sightings) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
 	o := &ordeal{
@@ -245,6 +246,7 @@ func (o *ordeal) text() string {
 // taken id, and somebody else send what is no command. It returns what tells how
 // many of them the server has confirmed.
 func (o *ordeal) submitAll(t *testing.T) *confirmed {
+	t.Helper()
 	h := o.server.Connect("producer", o.fates(nil))
 	producer := onDouble(h, o.settings)
 	c := &confirmed{}
