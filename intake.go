@@ -147,8 +147,8 @@ func (r *run) start() {
 	case r.open() && (r.attempt > limit || r.route != nil && r.route.Confirm == nil):
 		r.attempt = r.base.Attempt
 		r.park(kvstate.ReasonUncertain, r.unsure())
-	case !r.open() && !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter):
-		r.park(kvstate.ReasonExpired, fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339)))
+	case !r.open() && r.expired():
+		r.park(kvstate.ReasonExpired, r.tooLate())
 	case r.attempt > limit && r.route == nil:
 		r.attempt = r.base.Attempt
 		r.park(kvstate.ReasonUnknownKind, r.noHandler())
@@ -168,6 +168,15 @@ func (r *run) start() {
 		r.suspect = limit > 1 && r.attempt == limit && (r.base == nil || r.base.State == kvstate.Claimed)
 		r.enter()
 	}
+}
+
+// expired reports whether it is too late for the handler to start.
+func (r *run) expired() bool {
+	return !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter)
+}
+
+func (r *run) tooLate() error {
+	return fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339))
 }
 
 func (r *run) noHandler() error {

@@ -170,6 +170,10 @@ func (r *run) confirm(ctx context.Context) (result Result, again bool, err error
 		r.claim.mu.Lock()
 		r.claim.followUps = nil // those of Confirm
 		r.claim.mu.Unlock()
+		if r.expired() {
+			// Confirm may ask at any time, but the handler may not start any more.
+			return Result{}, false, &verdictError{err: r.tooLate(), verdict: Verdict{Action: ActPark, Reason: kvstate.ReasonExpired}}
+		}
 		return Result{}, true, nil
 	}
 	return Result{}, false, Uncertain(errors.New("an effect was announced, and Confirm could not tell whether it happened"))
