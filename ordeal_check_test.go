@@ -175,7 +175,7 @@ func (c *checker) author(at string, p, r *kvstate.Record, newClaim bool) {
 	a := c.o.acts[n]
 	token, err := dedupe.Token(a.id)
 	switch {
-	case err != nil || string(token) != string(tokenOf(at)):
+	case err != nil || string(token) != tokenOf(at):
 		c.fault("%s tells of %s, which worked on %s", at, a.label(), a.id)
 	case !strings.HasPrefix(r.Owner, a.by.name+"-"):
 		c.fault("I4: %s tells of %s, which ran at %s", at, a.label(), a.by.name)

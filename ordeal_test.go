@@ -138,6 +138,9 @@ const eventTypes = EventFellBack + 1
 // sightings counts the events of all ordeals, by type.
 type sightings [eventTypes]atomic.Int64
 
+// tell runs the ordeal of one seed, and checks it.
+//
+//nolint:thelper // the body of a subtest, not a helper of one
 func tell(t *testing.T, seed uint64, seen *sightings) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
@@ -245,6 +248,7 @@ func (o *ordeal) text() string {
 // taken id, and somebody else send what is no command. It returns what tells how
 // many of them the server has confirmed.
 func (o *ordeal) submitAll(t *testing.T) *confirmed {
+	t.Helper()
 	h := o.server.Connect("producer", o.fates(nil))
 	producer := onDouble(h, o.settings)
 	c := &confirmed{}

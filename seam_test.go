@@ -110,6 +110,7 @@ func TestSeam(t *testing.T) {
 
 // behave runs every behaviour on a pool of its own.
 func behave(t *testing.T, url string, replicas int) {
+	t.Helper()
 	i := 0
 	for name, behaves := range behaviours() {
 		i++

@@ -21,10 +21,10 @@ func TestBooks_MemoryOfTenMillionSequences(t *testing.T) {
 	b := newBooks(nil, nil, 0, n)
 	r := &kvstate.Record{ID: "c", State: kvstate.Completed, Seqs: make([]uint64, 1)}
 	for seq := uint64(1); seq <= n; seq++ {
-		switch {
-		case seq%10 == 0: // is gone without a trace
+		switch seq % 10 {
+		case 0: // is gone without a trace
 			continue
-		case seq%10 == 1:
+		case 1:
 			b.stored.add(seq)
 			continue
 		}

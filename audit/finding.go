@@ -127,8 +127,8 @@ func (b *books) strandedFinding(s *straggler, seq uint64) Finding {
 		seq = s.seqs[n-1]
 	}
 	f := Finding{What: FindingStranded, Seq: seq, ID: s.id, Subject: b.subject(s.queue, s.kind, s.key)}
-	switch {
-	case s.state == kvstate.Requeued:
+	switch s.state {
+	case kvstate.Requeued:
 		f.Cause = fmt.Sprintf("requeued by %s at %s and never published: the requeue was cut off", s.owner, moment(s.at))
 		f.Remedy = "tallyman requeue " + quote(s.id)
 	default:
