@@ -36,7 +36,7 @@ race: ## run the tests under the race detector, as CI does
 
 .PHONY: postgres
 postgres: ## run the tests of the outbox beside a private PostgreSQL
-	.ci/postgres go test -race -count=1 -timeout $(TIMEOUT) ./outbox/... ./cmd/producer/... ./examples/...
+	.ci/postgres go test -race -count=1 -timeout $(TIMEOUT) ./outbox/... ./cmd/producer/... ./examples/outbox/... ./examples/outboxpg/...
 
 .PHONY: e2e
 e2e: nats-cli ## run real binaries through real faults, invariants checked after each

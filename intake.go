@@ -263,7 +263,7 @@ func (r *run) enter() {
 	case !ok:
 		r.handBack()
 	case start:
-		go r.w.serve()
+		go r.w.serve(true)
 	case r.suspect:
 		time.AfterFunc(r.w.pool.settings.Lease, r.w.nudge)
 	}
@@ -273,16 +273,16 @@ func (r *run) enter() {
 // long enough to be alone.
 func (w *Worker) nudge() {
 	if w.slots.nudge(w.pool.settings.Lease) {
-		w.serve()
+		w.serve(false)
 	}
 }
 
 // serve runs what is ready until there is nothing left or its slot is taken away.
-func (w *Worker) serve() {
-	for {
-		r, more := w.slots.next(w.pool.settings.Lease)
+func (w *Worker) serve(came bool) {
+	for ; ; came = false {
+		r, more := w.slots.next(w.pool.settings.Lease, came)
 		if more {
-			go w.serve()
+			go w.serve(true)
 		}
 		if r != nil && r.suspect {
 			time.AfterFunc(w.pool.settings.Lease, w.nudge)

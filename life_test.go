@@ -99,9 +99,8 @@ type sight struct {
 }
 
 // live takes the steps of one seed.
-//
-//nolint:thelper // the body of a subtest, not a helper of one
 func live(t *testing.T, ctx context.Context, seed uint64, records, brief records) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 4))
 	env, err := dedupe.Identify(Command{ID: fmt.Sprint("life-", seed), Kind: "k", Queue: command.DefaultQueue})
 	if err != nil {

@@ -139,9 +139,8 @@ const eventTypes = EventFellBack + 1
 type sightings [eventTypes]atomic.Int64
 
 // tell runs the ordeal of one seed, and checks it.
-//
-//nolint:thelper // the body of a subtest, not a helper of one
 func tell(t *testing.T, seed uint64, seen *sightings) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	lease := []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second}[rng.IntN(3)]
 	o := &ordeal{

@@ -126,7 +126,7 @@ func (r *run) call(ctx context.Context, f func(context.Context) (Result, error))
 			r.returned = time.Now()
 			go func() {
 				r.settle(Result{}, errGoexit, nil, 0)
-				r.w.serve()
+				r.w.serve(false)
 			}()
 		case p != nil:
 			err = &PanicError{Value: p, Stack: debug.Stack()}
@@ -196,7 +196,7 @@ func (r *run) giveUp(cause error) {
 	r.w.log.Error("handler is stuck", "id", r.env.ID, "kind", r.env.Kind, "attempt", r.attempt, "error", err)
 	r.observe(Event{Type: EventStuck, Err: err})
 	r.w.slots.giveUp()
-	go r.w.serve()
+	go r.w.serve(false)
 	r.returned = time.Now()
 	r.failed.Store(true)
 	r.settle(Result{}, err, cause, 0)

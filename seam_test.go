@@ -197,7 +197,22 @@ func (s *seam) read(t *testing.T, key command.Token) kvstate.Entry {
 	return e
 }
 
+// readMany reads a batch, again until the replica that answers has caught up
+// with the leader: it may lag.
 func (s *seam) readMany(t *testing.T, keys ...command.Token) []kvstate.Entry {
+	t.Helper()
+	for {
+		entries, level := s.readOnce(t, keys), true
+		for i, e := range entries {
+			level = level && e.Revision == s.read(t, keys[i]).Revision
+		}
+		if level || sleep(s.ctx, 20*time.Millisecond) != nil {
+			return entries
+		}
+	}
+}
+
+func (s *seam) readOnce(t *testing.T, keys []command.Token) []kvstate.Entry {
 	t.Helper()
 	type answer struct {
 		entries []kvstate.Entry

@@ -69,14 +69,16 @@ func (r *run) wrapUp(rec *kvstate.Record, revision uint64, e Event) {
 		r.ack(command.Proof{Revision: revision}, e)
 		return
 	}
-	go func() {
-		failAt("before-follow-ups", r.env.ID)
-		if err := r.bear(rec.FollowUps); err != nil {
-			r.leave("submit the follow-ups", err)
-			return
-		}
-		r.ack(command.Proof{Revision: revision}, e)
-	}()
+	go r.bearThenAck(rec.FollowUps, revision, e) // the pipeline's goroutine must not wait for it
+}
+
+func (r *run) bearThenAck(followUps []command.Command, revision uint64, e Event) {
+	failAt("before-follow-ups", r.env.ID)
+	if err := r.bear(followUps); err != nil {
+		r.leave("submit the follow-ups", err)
+		return
+	}
+	r.ack(command.Proof{Revision: revision}, e)
 }
 
 // bear submits the follow-ups of a receipt. Those that exist are absorbed.

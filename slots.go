@@ -23,6 +23,7 @@ type slots struct {
 	suspect []*run    // to run alone, in order of arrival
 	solo    time.Time // since when a suspect runs alone; zero if none does
 	running int       // handlers at work that occupy a slot
+	coming  bool      // a goroutine was started for a slot and has not asked for its run yet
 	stuck   int       // handlers that were given up and have not returned
 	held    int       // deliveries taken and not finished, in whatever stage
 	closed  bool
@@ -92,7 +93,8 @@ func (s *slots) signalLocked() {
 
 // push puts a run in front of the slots. It reports whether the caller is to
 // start a goroutine that serves a free slot, and false for ok once the slots
-// are closed.
+// are closed. One goroutine at a time is on its way: the next one is started by
+// it (see next), so that a burst of short handlers does not cost one each.
 func (s *slots) push(r *run) (start, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,24 +107,29 @@ func (s *slots) push(r *run) (start, ok bool) {
 		start = s.running == 0
 	} else {
 		s.ready = append(s.ready, r)
-		start = s.running < s.limit && s.solo.IsZero() && len(s.suspect) == 0
+		start = s.running < s.limit && !s.coming && s.solo.IsZero() && len(s.suspect) == 0
 	}
 	if start {
 		s.running++
+		s.coming = true
 	}
 	return start, true
 }
 
 // next returns what to run next on a slot, or nil if the slot is given up, and
-// whether the caller is to start a goroutine for one more.
+// whether the caller is to start a goroutine for one more. Came says that the
+// caller was started for the slot and asks for the first time.
 //
 // A suspect runs alone: what is ready waits until the slots are empty and the
 // suspect is through. So a command that kills its worker takes nobody with it
 // on its last attempt, and those that were only beside it complete. If that
 // takes longer than patience, it runs beside the others after all.
-func (s *slots) next(patience time.Duration) (r *run, more bool) {
+func (s *slots) next(patience time.Duration, came bool) (r *run, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if came {
+		s.coming = false
+	}
 	s.solo = time.Time{} // its goroutine was the only one, or has had its time alone
 	switch {
 	case len(s.suspect) > 0 && s.running == 1:
@@ -138,8 +145,9 @@ func (s *slots) next(patience time.Duration) (r *run, more bool) {
 		s.signalLocked()
 		return nil, false
 	}
-	if more = s.running < s.limit && len(s.ready)+len(s.suspect) > 0; more {
+	if more = s.running < s.limit && !s.coming && len(s.ready)+len(s.suspect) > 0; more {
 		s.running++
+		s.coming = true
 	}
 	return r, more
 }

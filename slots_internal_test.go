@@ -9,10 +9,11 @@ import (
 func TestSlots_SuspectsRunAlone(t *testing.T) {
 	t.Parallel()
 	const patience = time.Minute
-	// take asks for the next run as a goroutine that has a slot does.
+	// take asks for the next run as a goroutine that has a slot does: the one that
+	// is on its way, if there is one.
 	take := func(t *testing.T, s *slots, want *run, wantMore bool) {
 		t.Helper()
-		if got, more := s.next(patience); got != want || more != wantMore {
+		if got, more := s.next(patience, s.coming); got != want || more != wantMore {
 			t.Errorf("got %p, more %v; want %p, more %v", got, more, want, wantMore)
 		}
 	}
@@ -67,4 +68,46 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 			t.Errorf("got %d runs back, want %d", got, want)
 		}
 	})
+}
+
+func TestSlots_OneGoroutineIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	var s slots
+	s.init(3)
+	runs := make([]*run, 6)
+	for i := range runs {
+		runs[i] = &run{}
+		if start, ok := s.push(runs[i]); start != (i == 0) || !ok {
+			t.Fatalf("push %d: start %v, ok %v; want a start for the first alone", i, start, ok)
+		}
+	}
+	for i, step := range []struct {
+		came, more bool
+		running    int
+	}{
+		{true, true, 2},   // the first comes, and starts the second
+		{false, false, 2}, // it is through before the second has come
+		{true, true, 3},   // the second comes, and starts the third
+		{true, false, 3},  // all slots are taken
+		{false, false, 3},
+	} {
+		if got, more := s.next(time.Minute, step.came); got != runs[i] || more != step.more {
+			t.Errorf("step %d: got run %v, more %v; want more %v", i, got == runs[i], more, step.more)
+		}
+		if _, running := s.counts(); running != step.running {
+			t.Errorf("step %d: %d slots are taken, want %d", i, running, step.running)
+		}
+	}
+	// The last one is left to whoever is through next: a blocked handler holds nothing up.
+	if got, more := s.next(time.Minute, false); got != runs[5] || more {
+		t.Errorf("got the last run %v, more %v", got == runs[5], more)
+	}
+	for range 3 {
+		if got, _ := s.next(time.Minute, false); got != nil {
+			t.Error("got a run out of nothing")
+		}
+	}
+	if start, _ := s.push(&run{}); !start {
+		t.Error("nobody is started once all slots are free again")
+	}
 }

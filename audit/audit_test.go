@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // scene is a server with a pool, and the raw access of someone who tampers.
 type scene struct {
 	*tallyman.Pool
+	nc *nats.Conn
 	js jetstream.JetStream
 }
 
@@ -67,7 +68,7 @@ func newSceneOn(t *testing.T, s *embedded.Server, settings tallyman.Settings) *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &scene{p, js}
+	return &scene{p, nc, js}
 }
 
 func (s *scene) submit(t *testing.T, from, to int) {

@@ -50,7 +50,7 @@ func TestRun_OnThreeReplicas(t *testing.T) {
 			t.Errorf("%s: got %d replicas after init was repeated, want 3", name, got)
 		}
 	}
-	s := &scene{p, js}
+	s := &scene{p, nc, js}
 	s.submit(t, 1, 20)
 	s.work(t, 20)
 	s.submit(t, 21, 25)
@@ -64,5 +64,21 @@ func TestRun_OnThreeReplicas(t *testing.T) {
 	got := s.audit(t, audit.Options{})
 	if !got.Balanced || got.Completed != 19 || got.Parked != 1 || got.Pending != 6 || got.LastSeq != 26 {
 		t.Errorf("got %+v, want 19 completed, 1 parked, 6 pending of 26, balanced", got)
+	}
+	// The leader moves; the seal is of the same stream all the same.
+	for range 2 {
+		if got := s.audit(t, audit.Options{Seal: true}); !got.Balanced || got.SealedThrough != 20 {
+			t.Errorf("got %+v, want sealed through 20", got)
+		}
+		if _, err := nc.RequestWithContext(t.Context(), "$JS.API.STREAM.LEADER.STEPDOWN.main_commands", nil); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a leader", func() bool {
+			_, err := p.Commands().State(t.Context())
+			return err == nil
+		})
+	}
+	if got := s.audit(t, audit.Options{}); !got.Balanced || got.FirstSeq != 21 {
+		t.Errorf("under another leader: got %+v, want it balanced from 21 on", got)
 	}
 }

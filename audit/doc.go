@@ -28,9 +28,24 @@
 // right after it is found missing by the next audit.
 //
 // Receipts expire. A sequence whose receipt is gone would be found missing,
-// unless the books were closed over it before ([Options].Close): the audit then
-// begins behind the sequences that an earlier one has proved. Close the books
-// at least once within the retention of receipts.
+// unless the books were sealed over it before ([Options].Seal): the audit then
+// begins behind the sequences that an earlier one has proved. Seal the books
+// at least once within the retention of receipts. What is sealed is not looked
+// at again, parked commands included: one that is deleted by hand after that is
+// not missed.
+//
+// The cause in a [Finding] is read off what is left. It is a guess where it says
+// "likely", and many guesses may be wrong at once.
+//
+// # The seal
+//
+// A seal stops before the first sequence whose command is still in the stream or
+// whose outcome is not on record. It is one write, over what was read before, so
+// a crash leaves the books sealed as they were or as they were to be, and of
+// several at once the furthest stands. It names the stream by the time of its
+// making: one that was made anew or restored from a backup, or that ends before
+// the seal, is a finding.
+// A seal that does not decode, or of a newer version, is an error.
 //
 // # Concurrency
 //
@@ -38,7 +53,10 @@
 //
 // # Units and limits
 //
-// Memory: 3 bits for each sequence that is not closed (about 400 kB per
-// million) and a few MB for the pages of stream, bucket and list. Lists in a report
+// Memory: 4 bits for each sequence that is not sealed (500 kB per million) and a
+// few MB for the pages of stream, bucket and list. Lists in a report
 // end after [ListLimit] entries; their counts do not.
+//
+// Time: an audit reads the whole bucket, sealed or not, and all bodies in the
+// stream. See BenchmarkRun for how long that takes.
 package audit

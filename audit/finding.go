@@ -18,7 +18,7 @@ const (
 	FindingStranded = "stranded" // a command without an outcome has left the stream
 	FindingDoubled  = "doubled"  // several commands account for a sequence
 	FindingCorrupt  = "corrupt"  // a record does not decode
-	FindingSetBack  = "set_back" // the stream ends before what is on record, or was made anew
+	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
 )
 
 // Finding is one thing that is amiss, for people.
@@ -100,7 +100,10 @@ func (b *books) setBack() Finding {
 	}
 	switch {
 	case r.Replaced:
-		f.Cause = fmt.Sprintf("the stream was made anew at %s, after the books had been sealed through sequence %d of the one before: what that one still held is gone", moment(b.created), r.SealedThrough)
+		f.Cause = fmt.Sprintf("the stream was made anew, or restored from a backup, at %s; the books were sealed through sequence %d of the one before, and what that one held and this one does not is gone", moment(b.created), r.SealedThrough)
+		if r.LastSeq >= r.SealedThrough {
+			f.Remedy = fmt.Sprintf("%s; or, if its sequences are those of the one before, keep the seal with: nats kv put %s %s '{\"sealed_through\":%d}'", f.Remedy, b.records.Bucket(), kvstate.KeyAudit, r.SealedThrough)
+		}
 	case r.SealedThrough >= r.Beyond:
 		f.Cause = fmt.Sprintf("the stream ends at sequence %d and the books are sealed through %d: an older copy of the stream was put back, or the stream was replaced", r.LastSeq, r.SealedThrough)
 	default:
@@ -127,16 +130,15 @@ func (b *books) strandedFinding(s *straggler, seq uint64) Finding {
 		seq = s.seqs[n-1]
 	}
 	f := Finding{What: FindingStranded, Seq: seq, ID: s.id, Subject: b.subject(s.queue, s.kind, s.key)}
-	switch s.state {
-	case kvstate.Requeued:
+	if s.state == kvstate.Requeued {
 		f.Cause = fmt.Sprintf("requeued by %s at %s and never published: the requeue was cut off", s.owner, moment(s.at))
 		f.Remedy = "tallyman requeue " + quote(s.id)
-	default:
-		f.Cause = fmt.Sprintf("deleted from the stream by hand while it was %s (attempt %d by %s, %s)", s.state, s.attempt, s.owner, moment(s.at))
-		f.Remedy = "a worker that is still at it may yet complete it; otherwise publish it once more with the same payload, and it goes on where it was: nats pub " + f.Subject
-		if s.state != kvstate.Prepared {
-			f.Remedy += "; or give it up: tallyman cancel " + quote(s.id)
-		}
+		return f
+	}
+	f.Cause = fmt.Sprintf("deleted from the stream by hand while it was %s (attempt %d by %s, %s)", s.state, s.attempt, s.owner, moment(s.at))
+	f.Remedy = "a worker that is still at it may yet complete it; otherwise publish it once more with the same payload, and it goes on where it was: nats pub " + f.Subject
+	if s.state != kvstate.Prepared {
+		f.Remedy += "; or give it up: tallyman cancel " + quote(s.id)
 	}
 	return f
 }

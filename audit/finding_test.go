@@ -55,53 +55,80 @@ func TestRun_NamesTheCause(t *testing.T) {
 		check  func(t *testing.T, r audit.Report)
 	}{
 		{"a command deleted before any worker got it", func(t *testing.T, s *scene) {
+			t.Helper()
 			s.submit(t, 6, 8)
 			if err := s.commands(t).DeleteMsg(t.Context(), 7); err != nil {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "missing", 7, "", "likely deleted from the stream by hand before a worker got it: the queues have delivered up to sequence 5", "--against FILE")
 		}},
 		{"a purge of all that waits", func(t *testing.T, s *scene) {
+			t.Helper()
 			s.submit(t, 6, 8)
 			if err := s.commands(t).Purge(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			for _, seq := range []uint64{6, 7, 8} {
 				finding(t, r, "missing", seq, "", "likely purged from the stream before a worker got it: 8 sequences have left the stream with 5 deliveries")
 			}
 		}},
 		{"a record that was deleted, whose bytes still lie below the marker", func(t *testing.T, s *scene) {
+			t.Helper()
 			remove(t, s, "c-4", func(kv jetstream.KeyValue) error { return kv.Delete(t.Context(), "c-4") })
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			f := finding(t, r, "missing", 4, "c-4", "its record, then completed, was deleted by hand at ", "no work was lost", "nats kv put main _absorbed/SEQUENCE WHY")
 			if f.Subject != "main.commands.default.echo.c-4" {
 				t.Errorf("got subject %q", f.Subject)
 			}
 		}},
 		{"a parked record that was deleted", func(t *testing.T, s *scene) {
+			t.Helper()
 			remove(t, s, "c-2", func(kv jetstream.KeyValue) error { return kv.Delete(t.Context(), "c-2") })
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "missing", 2, "c-2", "its record, then parked, was deleted by hand", "it has no outcome: submit it again")
 		}},
-		{"a record of which only the marker is left", func(t *testing.T, s *scene) { s.remove(t, "c-4") }, func(t *testing.T, r audit.Report) {
+		{"a record of which only the marker is left", func(t *testing.T, s *scene) {
+			t.Helper()
+			s.remove(t, "c-4")
+		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "missing", 4, "c-4", "likely its record was deleted by hand at ")
 		}},
-		{"several of which only the markers are left", func(t *testing.T, s *scene) { s.remove(t, "c-1"); s.remove(t, "c-4") }, func(t *testing.T, r audit.Report) {
+		{"several of which only the markers are left", func(t *testing.T, s *scene) {
+			t.Helper()
+			s.remove(t, "c-1")
+			s.remove(t, "c-4")
+		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			for _, seq := range []uint64{1, 4} {
 				finding(t, r, "missing", seq, "", `markers of that are left of "c-1", "c-4"`)
 			}
 		}},
-		{"a record purged without a trace", func(t *testing.T, s *scene) { purge(t, s, "c-3") }, func(t *testing.T, r audit.Report) {
+		{"a record purged without a trace", func(t *testing.T, s *scene) {
+			t.Helper()
+			purge(t, s, "c-3")
+		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "missing", 3, "", "or its record was taken out of the bucket without a trace")
 		}},
-		{"the newest records purged without a trace", func(t *testing.T, s *scene) { purge(t, s, "c-4"); purge(t, s, "c-5") }, func(t *testing.T, r audit.Report) {
+		{"the newest records purged without a trace", func(t *testing.T, s *scene) {
+			t.Helper()
+			purge(t, s, "c-4")
+			purge(t, s, "c-5")
+		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			for _, seq := range []uint64{4, 5} {
 				finding(t, r, "missing", seq, "", "likely an older copy of the bucket was put back", "nothing accounts for any sequence above 3")
 			}
 		}},
 		{"a receipt that is damaged", func(t *testing.T, s *scene) {
+			t.Helper()
 			e, err := s.Records().Read(t.Context(), "c-3")
 			if err != nil {
 				t.Fatal(err)
@@ -111,10 +138,12 @@ func TestRun_NamesTheCause(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "missing", 3, "", `likely the record that accounted for it is damaged, or was: "c-3"`)
 			finding(t, r, "corrupt", 0, "c-3", "is damaged: ", "checksum", "nats kv purge main c-3")
 		}},
 		{"a requeue that was cut off", func(t *testing.T, s *scene) {
+			t.Helper()
 			parked, err := s.Find(t.Context(), "c-2")
 			if err != nil {
 				t.Fatal(err)
@@ -125,25 +154,32 @@ func TestRun_NamesTheCause(t *testing.T) {
 			}
 			s.write(t, next)
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "stranded", 2, "c-2", "requeued by ann at ", "never published", "tallyman requeue c-2")
 		}},
 		{"a command deleted in mid-run", func(t *testing.T, s *scene) {
+			t.Helper()
 			s.submit(t, 6, 6)
 			s.write(t, &kvstate.Record{ID: "c-6", Kind: "echo", Queue: "default", State: kvstate.Claimed, Owner: "w-1", Attempt: 2, Seqs: []uint64{6}})
 			if err := s.commands(t).DeleteMsg(t.Context(), 6); err != nil {
 				t.Fatal(err)
 			}
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "stranded", 6, "c-6", "deleted from the stream by hand while it was claimed (attempt 2 by w-1", "nats pub main.commands.default.echo.c-6", "tallyman cancel c-6")
 		}},
 		{"two that account for one", func(t *testing.T, s *scene) {
+			t.Helper()
 			s.write(t, &kvstate.Record{ID: "x", Kind: "echo", State: kvstate.Completed, Seqs: []uint64{5}})
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "doubled", 5, "", `"c-5", "x" account for it`)
 		}},
 		{"a record of a sequence that never was", func(t *testing.T, s *scene) {
+			t.Helper()
 			s.write(t, &kvstate.Record{ID: "x", Kind: "echo", State: kvstate.Completed, Seqs: []uint64{50}})
 		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
 			finding(t, r, "set_back", 50, "", "a record accounts for sequence 50 and the stream ends at 5", "--against FILE")
 		}},
 	} {

@@ -43,7 +43,7 @@ type Report struct {
 	// 0 otherwise.
 	Beyond uint64 `json:"beyond"`
 	// Replaced says that the books were sealed for another stream: the one that
-	// is there now was made anew.
+	// is there now was made anew, or restored from a backup.
 	Replaced bool `json:"replaced"`
 	// Findings names everything above that is amiss, each with its likely cause
 	// and what to do.

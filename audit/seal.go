@@ -20,7 +20,8 @@ type storedSeal struct {
 	SealedThrough *uint64   `json:"sealed_through"`
 	ClosedThrough *uint64   `json:"closed_through,omitempty"` // as it was called once; read, not written
 	SealedAt      time.Time `json:"sealed_at,omitzero"`
-	// StreamCreated tells a stream that was made anew, which counts from 1.
+	// StreamCreated tells a stream that was made anew, which counts from 1, or
+	// was restored from a backup, which counts from there.
 	StreamCreated time.Time `json:"stream_created,omitzero"`
 }
 

@@ -111,7 +111,7 @@ func TestRun_SealThatIsWrong(t *testing.T) {
 	if got.Balanced || !got.Replaced || got.SealedThrough != 1 {
 		t.Errorf("for another stream: got %+v, want it out of balance", got)
 	}
-	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew at ", "nats kv del main _audit")
+	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew, or restored from a backup, at ", "nats kv del main _audit")
 }
 
 // A seal never passes a command that has no outcome, however many seal at once
@@ -219,5 +219,49 @@ func TestRun_CutOffBeforeTheSeal(t *testing.T) {
 		if through, _ := s.seal(t); through != 4 {
 			t.Errorf("the stored seal is at %d, want 4", through)
 		}
+	}
+}
+
+// A stream that was made anew counts from 1: the seal of the one before says
+// nothing about it, not even once it has grown past it.
+func TestRun_StreamMadeAnew(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.submit(t, 1, 3)
+	s.work(t, 3)
+	s.submit(t, 4, 4) // lost with the stream
+	if got := s.audit(t, audit.Options{Seal: true}); !got.Balanced || got.SealedThrough != 3 {
+		t.Fatalf("before: got %+v, want sealed through 3", got)
+	}
+	if err := s.js.DeleteStream(t.Context(), "main_commands"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tallyman.Create(t.Context(), s.nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	s.submit(t, 11, 16)
+	got := s.audit(t, audit.Options{Seal: true})
+	if got.Balanced || !got.Replaced || got.Beyond != 0 || got.SealedThrough != 3 || got.LastSeq != 6 {
+		t.Errorf("got %+v, want it told that the stream is another", got)
+	}
+	finding(t, got, audit.FindingSetBack, 0, "", "the stream was made anew, or restored from a backup, at ", "the books were sealed through sequence 3 of the one before", `nats kv put main _audit '{"sealed_through":3}'`)
+	if want := "the stream is not the one that the books were sealed for"; !strings.Contains(got.Summary(), want) {
+		t.Errorf("got summary %q, want %q in it", got.Summary(), want)
+	}
+}
+
+// A seal is of the same stream after a restart of the server.
+func TestRun_SealAfterARestart(t *testing.T) {
+	t.Parallel()
+	d := newDisk(t)
+	d.accept(t, 1, 3)
+	d.work(t, 3)
+	if got := d.audit(t, audit.Options{Seal: true}); got.SealedThrough != 3 {
+		t.Fatalf("got %+v, want sealed through 3", got)
+	}
+	d.sync(t) // takes the server down and up
+	d.accept(t, 4, 4)
+	if got := d.audit(t, audit.Options{Seal: true}); !got.Balanced || got.Replaced || got.FirstSeq != 4 {
+		t.Errorf("got %+v, want it balanced from 4 on", got)
 	}
 }

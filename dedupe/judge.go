@@ -79,10 +79,11 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 	if err != nil {
 		return command.Envelope{}, err
 	}
+	said := read(header)
 	env := command.Envelope{
 		Command: command.Command{
 			ID: id, Kind: kind, Queue: queue,
-			ContentType: first(header, command.HeaderContentType), Payload: payload,
+			ContentType: said.contentType, Payload: payload,
 		},
 		Token:  token,
 		Digest: Digest(kind, payload),
@@ -90,14 +91,14 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 	if err := env.Command.Validate(); err != nil {
 		return env, fmt.Errorf("%w: %w", command.ErrMalformed, err)
 	}
-	if claimed := first(header, command.HeaderID); claimed != "" && strings.Trim(claimed, " ") != strings.Trim(id, " ") {
+	if said.id != "" && strings.Trim(said.id, " ") != strings.Trim(id, " ") {
 		// Headers lose spaces at their ends on the way, but no other character.
-		return env, fmt.Errorf("%w: header %s says %q, the subject says %q", command.ErrMalformed, command.HeaderID, claimed, id)
+		return env, fmt.Errorf("%w: header %s says %q, the subject says %q", command.ErrMalformed, command.HeaderID, said.id, id)
 	}
-	if claimed := first(header, command.HeaderDigest); claimed != "" && claimed != string(env.Digest) {
-		return env, fmt.Errorf("%w: header %s says %q, kind and payload give %q: one of them was altered", command.ErrMalformed, command.HeaderDigest, claimed, env.Digest)
+	if said.digest != "" && said.digest != string(env.Digest) {
+		return env, fmt.Errorf("%w: header %s says %q, kind and payload give %q: one of them was altered", command.ErrMalformed, command.HeaderDigest, said.digest, env.Digest)
 	}
-	if limit := first(header, command.HeaderNotAfter); limit != "" {
+	if limit := said.notAfter; limit != "" {
 		at, err := time.Parse(time.RFC3339Nano, limit)
 		if err != nil {
 			return env, fmt.Errorf("%w: header %s: %w", command.ErrMalformed, command.HeaderNotAfter, err)
@@ -107,16 +108,33 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 	return env, nil
 }
 
-// first returns a header's first value whatever the case of its name, since
-// people type headers by hand.
-func first(header map[string][]string, name string) string {
-	if v := header[name]; len(v) > 0 {
-		return v[0]
-	}
-	for k, v := range header {
-		if len(v) > 0 && len(k) == len(name) && strings.EqualFold(k, name) {
-			return v[0]
+// said is what the headers of a command claim.
+type said struct{ id, digest, contentType, notAfter string }
+
+// read reads the headers whatever the case of their names, since people type
+// them by hand. A name spelled as it should be comes before others.
+func read(header map[string][]string) (s said) {
+	for name, values := range header {
+		if len(values) == 0 {
+			continue
+		}
+		var want string
+		var to *string
+		switch len(name) { // which differ
+		case len(command.HeaderID):
+			want, to = command.HeaderID, &s.id
+		case len(command.HeaderDigest):
+			want, to = command.HeaderDigest, &s.digest
+		case len(command.HeaderContentType):
+			want, to = command.HeaderContentType, &s.contentType
+		case len(command.HeaderNotAfter):
+			want, to = command.HeaderNotAfter, &s.notAfter
+		default:
+			continue
+		}
+		if name == want || *to == "" && strings.EqualFold(name, want) {
+			*to = values[0]
 		}
 	}
-	return ""
+	return s
 }

@@ -76,20 +76,31 @@ func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, e
 	if err := Check(r.State, to); err != nil {
 		return nil, err
 	}
-	next := *r
+	keep := r.Trail
+	if len(keep) >= MaxTrail {
+		keep = keep[len(keep)-MaxTrail+1:]
+	}
+	var next *Record
+	if len(keep) == 0 {
+		// The only record that most commands ever have, in one piece of memory.
+		first := &struct {
+			Record
+			step [1]Step
+		}{Record: *r}
+		next = &first.Record
+		next.Trail = first.step[:0]
+	} else {
+		whole := *r
+		next = &whole
+		next.Trail = append(make([]Step, 0, len(keep)+1), keep...)
+	}
 	next.State = to
 	next.Owner = owner
 	if to != Parked && to != Requeued && to != Discarded {
 		next.Command = nil // it is in the stream, or needed no more; a result needs the room
 	}
-	keep := r.Trail
-	if len(keep) >= MaxTrail {
-		keep = keep[len(keep)-MaxTrail+1:]
-	}
-	next.Trail = make([]Step, len(keep), len(keep)+1)
-	copy(next.Trail, keep)
 	next.Trail = append(next.Trail, Step{At: at, State: to, Owner: owner, Token: r.Token, Note: note})
-	return &next, nil
+	return next, nil
 }
 
 // Accounts reports whether r speaks for the stream sequence seq.

@@ -1,10 +1,13 @@
 package kvstate_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -78,5 +81,51 @@ func TestStore_Remove(t *testing.T) {
 	}
 	if err := s.Remove(t.Context(), "a", 0); err == nil {
 		t.Error("the record of a command was removed")
+	}
+}
+
+// Markers come by themselves: a scan leaves out just what Markers hands out.
+func TestStore_Markers(t *testing.T) {
+	t.Parallel()
+	store, _ := newStore(t, tallyman.Settings{})
+	for _, key := range []command.Token{kvstate.PauseKey("a"), kvstate.PauseKey("b")} {
+		if err := store.PutWait(t.Context(), key, []byte("{}"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := store.Read(t.Context(), kvstate.PauseKey("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Remove(t.Context(), e.Key, e.Revision); err != nil {
+		t.Fatal(err)
+	}
+	seen := func(scan func(context.Context, func(kvstate.Entry) error) error) (keys []command.Token) {
+		t.Helper()
+		if err := scan(t.Context(), func(e kvstate.Entry) error {
+			keys = append(keys, e.Key)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	if got, want := seen(store.Markers), []command.Token{"_pause/b"}; !slices.Equal(got, want) {
+		t.Errorf("markers: got %v, want %v", got, want)
+	}
+	if got, want := seen(store.Scan), []command.Token{kvstate.KeySettings, "_pause/a"}; !slices.Equal(got, want) {
+		t.Errorf("entries: got %v, want %v", got, want)
+	}
+}
+
+func TestCorruptOf(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[command.Token]command.Token{
+		kvstate.CorruptKey("a", 7): "a", kvstate.CorruptKey("a/1", 12): "a/1", kvstate.CorruptKey(kvstate.ConflictKey(3), 5): "_conflict/3",
+		"a": "", kvstate.AbsorbedKey(3): "",
+	} {
+		if got, ok := kvstate.CorruptOf(key); got != want || ok != (want != "") {
+			t.Errorf("%s: got %q, %v; want %q", key, got, ok, want)
+		}
 	}
 }

@@ -273,12 +273,13 @@ func (s *Store) send(m *message, done func(uint64, error)) error {
 		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), limit)
 	}
 	subject := m.msg.Subject
-	err := s.pipe.Send(&m.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+	err := s.pipe.Send(&m.msg, func(reply *nats.Msg, err error) {
+		ack, err := pipeline.ReadAck(reply, err)
 		if err != nil {
 			err = fmt.Errorf("kvstate: write %s: %w", subject, classify(err))
 		}
 		done(ack.Sequence, err)
-	}))
+	})
 	if err != nil {
 		return fmt.Errorf("kvstate: write %s: %w", subject, err)
 	}

@@ -51,6 +51,15 @@ func (r *Report) Add(f Finding) {
 	r.Balanced = false
 }
 
+// Summary says in a line how the books stand.
+func (r Report) Summary() string {
+	if r.Balanced {
+		return "the outbox fits"
+	}
+	f := r.Findings[0]
+	return fmt.Sprintf("the outbox has %d findings, the first is %s: %q: %s", r.FindingCount, f.Kind, f.ID, f.Detail)
+}
+
 var (
 	countRows   = statementOf(`SELECT state, count(*), count(settled_at) FROM tallyman_outbox GROUP BY state`)
 	auditEvents = statementOf(`SELECT e.run_id, e.seq, e.command_id, {since e.created_at}, o.id IS NOT NULL, coalesce(o.run_id, ''), coalesce(o.event_seq, 0)

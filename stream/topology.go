@@ -247,8 +247,8 @@ type State struct {
 	Bytes    uint64
 	FirstSeq uint64
 	LastSeq  uint64
-	// Created is when the stream was made. A copy that was put back keeps the
-	// time of the original; a stream made anew does not.
+	// Created is when the stream was made, by hand or from a backup. It stays the
+	// same over restarts, moves of the leader and changes of settings.
 	Created time.Time
 	// LastAt is when LastSeq was handed out; zero if nothing ever was.
 	LastAt time.Time

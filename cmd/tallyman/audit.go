@@ -20,7 +20,7 @@ type auditCommand struct {
 	Every   time.Duration `help:"Audit again at this interval, such as 1m, until a signal ends it; a report per round." placeholder:"D"`
 	Against string        `help:"File of ids that were accepted, which must all be there: an id per line, or JSON lines as producer submit --json prints them; - reads stdin." placeholder:"FILE"`
 	Journal bool          `help:"Audit the pool's journal, too."`
-	DB      string        `name:"db" help:"Database with an outbox to audit too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." env:"TALLYMAN_DB" placeholder:"DSN"`
+	DB      string        `name:"db" help:"Database with an outbox to audit, too: postgres://..., sqlite:PATH or file:PATH. What it says was published must be in the pool." placeholder:"DSN"`
 	OnlyDB  bool          `name:"only-db" help:"Every command of the pool comes from --db, or is a follow-up: others are findings."`
 	JSON    bool          `name:"json" help:"Print JSON; with --every, a line per round."`
 }
@@ -71,12 +71,10 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 	}
 	var beside *outboxAudit
 	if c.DB != "" {
-		db, err := openOutbox(ctx, c.DB)
-		if err != nil {
+		if beside, err = openOutbox(ctx, c.DB, c.OnlyDB); err != nil {
 			return a, err
 		}
-		defer db.Close()
-		beside = &outboxAudit{db, c.OnlyDB}
+		defer beside.Close()
 		opts.Against = beside.against(ctx)
 	}
 	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
@@ -88,13 +86,6 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
 			return err
 		}
-		if c.Journal {
-			r, err := auditJournal(ctx, nc, pool, c.Seal)
-			if err != nil {
-				return err
-			}
-			a.Journal = &r
-		}
 		if beside != nil {
 			r, err := beside.run(ctx, pool)
 			if err != nil {
@@ -102,7 +93,12 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			}
 			a.Outbox = &r
 		}
-		return nil
+		if !c.Journal {
+			return nil
+		}
+		r, err := auditJournal(ctx, nc, pool, c.Seal)
+		a.Journal = &r
+		return err
 	})
 	return a, err
 }
@@ -111,14 +107,18 @@ func (c *auditCommand) print(a accounts, out *cli.Out) error {
 	if c.JSON {
 		return out.JSON(a)
 	}
-	err := printReport(a.Report, out)
-	if a.Journal != nil {
-		err = errors.Join(err, printJournal(*a.Journal, out))
+	if err := printReport(a.Report, out); err != nil {
+		return err
 	}
 	if a.Outbox != nil {
-		err = errors.Join(err, printOutbox(*a.Outbox, out))
+		if err := printOutbox(*a.Outbox, out); err != nil {
+			return err
+		}
 	}
-	return err
+	if a.Journal == nil {
+		return nil
+	}
+	return printJournal(*a.Journal, out)
 }
 
 // verdict is how the command ends after a report; nil if everything balances.
@@ -127,11 +127,11 @@ func (a accounts) verdict(common *cli.Common) error {
 	if !a.Balanced {
 		amiss = append(amiss, strings.TrimPrefix(a.Summary(), cli.ErrUnbalanced.Error()+": "))
 	}
+	if a.Outbox != nil && !a.Outbox.Balanced {
+		amiss = append(amiss, a.Outbox.Summary())
+	}
 	if a.Journal != nil && !a.Journal.Balanced {
 		amiss = append(amiss, a.Journal.Summary())
-	}
-	if r := a.Outbox; r != nil && !r.Balanced {
-		amiss = append(amiss, fmt.Sprintf("outbox: %d findings, the first is %s: %q: %s", r.FindingCount, r.Findings[0].Kind, r.Findings[0].ID, r.Findings[0].Detail))
 	}
 	if len(amiss) == 0 {
 		return nil

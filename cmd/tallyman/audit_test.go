@@ -57,23 +57,28 @@ func TestAudit_DamageByHand(t *testing.T) {
 		seqs   []uint64
 	}{
 		{"a purge of the stream", func(t *testing.T, s *scene, p *tallyman.Pool) error {
+			t.Helper()
 			for _, id := range []string{"f", "g", "h"} {
 				submit(t, p, tallyman.Command{ID: id, Kind: "echo"})
 			}
 			return s.stream(t, stream.Name("main")).Purge(t.Context())
 		}, []string{"missing sequences 6-8: likely purged from the stream before a worker got it", "3 missing"}, []uint64{6, 7, 8}},
 		{"a command deleted by its sequence", func(t *testing.T, s *scene, p *tallyman.Pool) error {
+			t.Helper()
 			submit(t, p, tallyman.Command{ID: "f", Kind: "echo"})
 			submit(t, p, tallyman.Command{ID: "g", Kind: "echo"})
 			return s.stream(t, stream.Name("main")).DeleteMsg(t.Context(), 6)
 		}, []string{"missing sequence 6: likely deleted from the stream by hand before a worker got it"}, []uint64{6}},
 		{"a record deleted by its key", func(t *testing.T, s *scene, _ *tallyman.Pool) error {
+			t.Helper()
 			return records(t, s).Delete(t.Context(), "c")
 		}, []string{`missing sequence 3 "c" (main.commands.default.echo.c): its record, then completed, was deleted by hand at `}, []uint64{3}},
 		{"a record purged by its key", func(t *testing.T, s *scene, _ *tallyman.Pool) error {
+			t.Helper()
 			return records(t, s).Purge(t.Context(), "d")
 		}, []string{`missing sequence 4 "d": likely its record was deleted by hand at `, "nats kv put main _absorbed/SEQUENCE WHY"}, []uint64{4}},
 		{"all records purged", func(t *testing.T, s *scene, _ *tallyman.Pool) error {
+			t.Helper()
 			return s.stream(t, "KV_main").Purge(t.Context(), jetstream.WithPurgeSubject("$KV.main.*"))
 		}, nil, nil}, // the settings go too: see below
 	} {

@@ -15,7 +15,7 @@ import (
 type whyCommand struct {
 	ID   string `arg:"" help:"Id of the command, as it was submitted. Put -- before one that begins with -."`
 	Scan bool   `help:"Look through the whole bucket for copies that no note tells of."`
-	DB   string `name:"db" help:"Database with an outbox that may hold its row: postgres://..., sqlite:PATH or file:PATH." env:"TALLYMAN_DB" placeholder:"DSN"`
+	DB   string `name:"db" help:"Database with an outbox that may hold its row: postgres://..., sqlite:PATH or file:PATH." placeholder:"DSN"`
 	UTC  bool   `name:"utc" help:"Print times in UTC instead of local time."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }

@@ -14,7 +14,7 @@ const sourceOutbox = "outbox"
 
 // rowOf reads where the row of a command stands; nil if there is none.
 func rowOf(ctx context.Context, dsn, id string) (*outbox.Status, error) {
-	db, err := openOutbox(ctx, dsn)
+	db, err := openOutbox(ctx, dsn, false)
 	if err != nil {
 		return nil, err
 	}

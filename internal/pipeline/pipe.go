@@ -141,9 +141,8 @@ func (p *Pipe) send(m *nats.Msg, s slot) error {
 }
 
 func (p *Pipe) address(i, gen uint32) string {
-	b := make([]byte, 0, len(p.prefix)+16)
-	b = append(b, p.prefix...)
-	return string(strconv.AppendUint(b, uint64(gen)<<32|uint64(i), 36))
+	var room [96]byte // on the stack
+	return string(strconv.AppendUint(append(room[:0], p.prefix...), uint64(gen)<<32|uint64(i), 36))
 }
 
 func (p *Pipe) take(s slot) (i, gen uint32, err error) {

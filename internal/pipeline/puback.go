@@ -30,13 +30,15 @@ var ErrGarbled = errors.New("garbled answer")
 
 // OnAck wraps a callback for publishes: the one answer is read as a PubAck.
 func OnAck(done func(PubAck, error)) OnReply {
-	return func(m *nats.Msg, err error) {
-		if err != nil {
-			done(PubAck{}, err)
-		} else {
-			done(ParsePubAck(m.Data))
-		}
+	return func(m *nats.Msg, err error) { done(ReadAck(m, err)) }
+}
+
+// ReadAck reads what an OnReply got for a publish as a PubAck.
+func ReadAck(m *nats.Msg, err error) (PubAck, error) {
+	if err != nil {
+		return PubAck{}, err
 	}
+	return ParsePubAck(m.Data)
 }
 
 // ParsePubAck reads a publish answer. An error is an *APIError or wraps

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -102,5 +103,34 @@ func TestCompose_PoolLosesANodeAndAWorker(t *testing.T) {
 		docker(t, "start", node)
 		awaitHealthy(t, node)
 		p.awaitBooks(t, commands)
+	})
+
+	t.Run("the audit that runs beside it has sealed them, and ends well", func(t *testing.T) {
+		id := p.container(t, "audit")
+		eventually(t, 3*time.Minute, "a round that balances and seals all", func(ctx context.Context) error {
+			report, err := p.run(ctx, nil, "tallyman", "audit", "--json")
+			if err != nil {
+				return err
+			}
+			var got struct {
+				LastSeq uint64 `json:"last_seq"`
+			}
+			if err := json.Unmarshal([]byte(report), &got); err != nil {
+				return err
+			}
+			out, err := p.try(ctx, nil, "logs", "--no-color", "audit")
+			if err != nil {
+				return err
+			}
+			if want := fmt.Sprintf("0 pending, 0 parked, sealed through %d\n", got.LastSeq); !strings.Contains(out, want) {
+				return fmt.Errorf("the log does not say %q:\n%s", want, out)
+			}
+			return nil
+		})
+		docker(t, "stop", id)
+		out, err := output(exec.CommandContext(t.Context(), "docker", "inspect", "--format", "{{.State.ExitCode}}", id), "", nil)
+		if got := strings.TrimSpace(out); err != nil || got != "0" {
+			t.Errorf("exit code of the audit: got %s, %v, want 0", got, err)
+		}
 	})
 }

@@ -242,7 +242,7 @@ func TestPermissions_OfOperations(t *testing.T) {
 		}
 	})
 	for _, user := range []string{"producer", "worker", "reader", "desk"} {
-		t.Run("a "+user+" creates no pool and changes neither settings nor closed books", func(t *testing.T) {
+		t.Run("a "+user+" creates no pool and changes neither settings nor sealed books", func(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, denial)
 			defer cancel()
 			if err := tallyman.Create(short, connect(user), "other", settings, tallyman.Topology{}); err == nil {

@@ -23,7 +23,7 @@ type outboxAudit struct {
 }
 
 // openOutbox opens a database that has the tables of an outbox.
-func openOutbox(ctx context.Context, dsn string) (*database.Database, error) {
+func openOutbox(ctx context.Context, dsn string, whole bool) (*outboxAudit, error) {
 	db, err := database.Open(ctx, dsn, false)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func openOutbox(ctx context.Context, dsn string) (*database.Database, error) {
 	if err := outbox.CheckSchema(ctx, db.DB, db.Dialect); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return db, nil
+	return &outboxAudit{db, whole}, nil
 }
 
 // against lists what the outbox says that the pool has.
