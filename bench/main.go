@@ -72,10 +72,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return errUsage
 	}
 
-	out, err := measureAll(ctx, l, cs, func(line string) { fmt.Fprintln(stderr, line) })
+	able, missing := sortOut(cs)
+	for _, o := range missing {
+		fmt.Fprintf(stderr, "%s: not run, %s\n", o.Name, o.Missing)
+	}
+	if len(able) == 0 {
+		return errors.New("no contestant can run here")
+	}
+	out, err := measureAll(ctx, l, able, func(line string) { fmt.Fprintln(stderr, line) })
 	if err != nil {
 		return err
 	}
+	out.Missing = missing
 	if *asJSON {
 		return out.writeJSON(stdout)
 	}
@@ -106,4 +114,17 @@ func choose(only string) ([]Contestant, error) {
 		cs = append(cs, c)
 	}
 	return cs, nil
+}
+
+// sortOut returns the contestants that can run on this machine, and of the
+// others what they lack.
+func sortOut(cs []Contestant) (able []Contestant, missing []outcome) {
+	for _, c := range cs {
+		if lack := c.System().missing(); lack != "" {
+			missing = append(missing, outcome{Name: c.Name(), Missing: lack})
+			continue
+		}
+		able = append(able, c)
+	}
+	return able, missing
 }
