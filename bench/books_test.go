@@ -117,14 +117,3 @@ func TestInParallel(t *testing.T) {
 		t.Errorf("inParallel after its context = %v, want %v", got, want)
 	}
 }
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	got, err := parseStat("42 (a ) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 5")
-	if want := (processStat{parent: 7, cpu: 100 * clockTick}); err != nil || got != want {
-		t.Errorf("parseStat = %+v, %v, want %+v", got, err, want)
-	}
-	if _, err := parseStat("42 (short) S 7"); err == nil {
-		t.Error("a line with too few fields was read")
-	}
-}
