@@ -37,8 +37,8 @@ func (r results) writeMarkdown(w io.Writer) error {
 			ours = append(ours, o)
 		}
 	}
-	r.table(&b, ours)
-	r.table(&b, peers)
+	table(&b, ours)
+	table(&b, peers)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -62,7 +62,7 @@ func (r results) servers() []string {
 
 // table prints a column of medians for each outcome, and one of ratios with
 // lowest and highest where there are some.
-func (r results) table(b *strings.Builder, outcomes []outcome) {
+func table(b *strings.Builder, outcomes []outcome) {
 	if len(outcomes) == 0 {
 		return
 	}
@@ -97,7 +97,7 @@ func (o outcome) compared() (string, map[string]spread) {
 	case o.Ratios != nil:
 		return o.Name + " / " + boundName, o.Ratios
 	case o.Lead != nil:
-		return tallymanName + " / " + o.Name, o.Lead
+		return "Tallyman's lead", o.Lead
 	}
 	return "", nil
 }

@@ -10,13 +10,16 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// rateUnit is the unit of the measures of which more is better.
+const rateUnit = "commands/s"
+
 // measure is one row of the report.
 type measure struct{ key, title, unit string }
 
 var measures = []measure{
-	{"submit_rate", "submit, producer alone", "commands/s"},
-	{"backlog_rate", "backlog, worker alone", "commands/s"},
-	{"both_rate", "both at once", "commands/s"},
+	{"submit_rate", "submit, producer alone", rateUnit},
+	{"backlog_rate", "backlog, worker alone", rateUnit},
+	{"both_rate", "both at once", rateUnit},
 	{"latency_p50", "latency p50, submit to completion", "ms"},
 	{"latency_p99", "latency p99, submit to completion", "ms"},
 	{"producer_cpu", "CPU of the producer", "ms per 10,000"},
@@ -45,7 +48,8 @@ type outcome struct {
 	// Ratios are its figures to those of the bound; nil for the bound itself,
 	// for peers, and when the bound did not take part.
 	Ratios map[string]spread `json:"ratios,omitempty"`
-	// Lead holds Tallyman's figures to those of a peer.
+	// Lead says how many times better than this peer Tallyman is: its rates are
+	// divided by the peer's, and of everything else the peer's by Tallyman's.
 	Lead   map[string]spread `json:"lead,omitempty"`
 	Rounds []sample          `json:"rounds,omitempty"`
 }
@@ -109,7 +113,7 @@ func (r *results) conclude() {
 		case o.Name == boundName:
 		case o.peer():
 			if tallyman != nil {
-				o.Lead = ratios(*tallyman, *o)
+				o.Lead = lead(*tallyman, *o)
 			}
 		case bound != nil:
 			o.Ratios = ratios(*o, *bound)
@@ -132,6 +136,17 @@ func ratios(a, b outcome) map[string]spread {
 			values[round] /= v
 		}
 		all[m.key] = spread{median(values), slices.Min(values), slices.Max(values)}
+	}
+	return all
+}
+
+// lead returns how many times better than b a is.
+func lead(a, b outcome) map[string]spread {
+	all, inverse := ratios(a, b), ratios(b, a)
+	for _, m := range measures {
+		if s, measured := inverse[m.key]; measured && m.unit != rateUnit {
+			all[m.key] = s
+		}
 	}
 	return all
 }

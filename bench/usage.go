@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -64,25 +65,45 @@ func procField(file, key string) (string, error) {
 const clockTick = 10 * time.Millisecond
 
 // treeCPU returns the user and system time of a process and all that it ever
-// started: of those that live, and of those that it has waited for.
+// started: of those that live, and of those that it has waited for. One that
+// ends while this looks would be counted twice or not at all, so it looks until
+// it meets the same processes twice.
 func treeCPU(pid int) (time.Duration, error) {
-	stats, err := processStats()
-	if err != nil {
-		return 0, err
+	var before []int
+	for range 1000 {
+		stats, err := processStats()
+		if err != nil {
+			return 0, err
+		}
+		if _, alive := stats[pid]; !alive {
+			return 0, fmt.Errorf("read cpu time: process %d is gone", pid)
+		}
+		tree := below(pid, stats)
+		if slices.Equal(tree, before) {
+			var total time.Duration
+			for _, id := range tree {
+				total += stats[id].cpu
+			}
+			return total, nil
+		}
+		before = tree
 	}
-	if _, alive := stats[pid]; !alive {
-		return 0, fmt.Errorf("read cpu time: process %d is gone", pid)
-	}
-	var total time.Duration
-	for id, s := range stats {
+	return 0, fmt.Errorf("read cpu time: children of process %d come and go too fast", pid)
+}
+
+// below returns a process and all its living descendants, in order.
+func below(pid int, stats map[int]processStat) []int {
+	var tree []int
+	for id := range stats {
 		for up := id; up != 0; up = stats[up].parent {
 			if up == pid {
-				total += s.cpu
+				tree = append(tree, id)
 				break
 			}
 		}
 	}
-	return total, nil
+	slices.Sort(tree)
+	return tree
 }
 
 type processStat struct {
