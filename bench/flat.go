@@ -33,15 +33,15 @@ func standings(quick bool) []standing {
 	var all []standing
 	for _, n := range []int{10_000, 100_000, 1_000_000} {
 		n /= scale
-		all = append(all, standing{axis: "pending", title: number(float64(n)) + " commands pending", pending: n, workers: 1})
+		all = append(all, standing{axis: "pending", title: whole(n) + " commands pending", pending: n, workers: 1})
 	}
 	for _, n := range []int{1, 100_000, 1_000_000} {
 		n = max(1, n/scale)
-		all = append(all, standing{axis: "receipts", title: number(float64(n)) + " receipts in the bucket", receipts: n, workers: 1})
+		all = append(all, standing{axis: "receipts", title: whole(n) + " receipts in the bucket", receipts: n, workers: 1})
 	}
 	for _, n := range []int{1, 4, 16} {
 		n = min(n, most)
-		all = append(all, standing{axis: "workers", title: strconv.Itoa(n) + " worker processes", workers: n})
+		all = append(all, standing{axis: "workers", title: whole(n) + " worker processes", workers: n})
 	}
 	return all
 }

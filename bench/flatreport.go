@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -48,6 +49,9 @@ func change(rounds, base []sample, keys ...string) string {
 		}
 		return total
 	}
+	if len(rounds) > 0 && &rounds[0] == &base[0] {
+		return "–"
+	}
 	percent := make([]float64, len(rounds))
 	for i := range rounds {
 		percent[i] = 100 * (sum(rounds[i])/sum(base[i]) - 1)
@@ -56,3 +60,11 @@ func change(rounds, base []sample, keys ...string) string {
 }
 
 func (r flatResults) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
+
+// whole prints a count, with commas at thousands.
+func whole(n int) string {
+	if n < 100 {
+		return strconv.Itoa(n)
+	}
+	return number(float64(n))
+}
