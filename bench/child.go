@@ -188,7 +188,7 @@ func workAnswer(ctx context.Context, c Contestant, o order, say *speaker) answer
 	work := func() {
 		err := c.Work(ctx, o.URL)
 		if ctx.Err() == nil {
-			say.fail(fmt.Errorf("the work ended early: %w", err))
+			_ = say.fail(fmt.Errorf("the work ended early: %w", err)) // returned below
 		}
 		done <- err
 	}

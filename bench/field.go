@@ -53,7 +53,7 @@ func (f *field) close() {
 		f.server.close()
 	}
 	if f.dir != "" {
-		os.RemoveAll(f.dir)
+		_ = os.RemoveAll(f.dir) // a temporary folder
 	}
 }
 
