@@ -105,7 +105,7 @@ func (river) Watch(ctx context.Context, url string) (books, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &riverBooks{conn: conn}, nil
+	return &seldom{books: &riverBooks{conn: conn}, every: 50 * time.Millisecond}, nil // the end is told by the rows
 }
 
 // connected calls f with a pool of connections that ends with it.
