@@ -74,7 +74,7 @@ func (asyncjobsPeer) Watch(ctx context.Context, url string) (books, error) {
 	if err != nil {
 		return nil, err
 	}
-	return asyncjobsBooks{b}, nil
+	return &seldom{books: asyncjobsBooks{b}, every: 10 * time.Millisecond}, nil
 }
 
 // asyncjobsBooks are those of two streams; an entry tells its state itself.

@@ -36,7 +36,7 @@ func (asynqPeer) Create(context.Context, string) error { return nil } // it crea
 
 func (asynqPeer) Produce(ctx context.Context, url string, commands iter.Seq[Command]) error {
 	client := asynq.NewClient(asynq.RedisClientOpt{Addr: url, PoolSize: asynqHandlers})
-	defer client.Close()
+	defer client.Close() //nolint:errcheck // all was accepted, or an error is returned
 	return inParallel(ctx, commands, asynqHandlers, func(c Command) error {
 		_, err := client.EnqueueContext(ctx, asynq.NewTask(kindName, c.Payload), asynq.TaskID(c.ID), asynq.Retention(asynqRetention))
 		return err
@@ -80,10 +80,10 @@ const asynqWrites = 3
 
 func (b *asynqBooks) Close() {
 	if b.sub != nil {
-		b.sub.Close()
+		_ = b.sub.Close() // it was only read from
 		b.reading.Wait()
 	}
-	b.client.Close()
+	_ = b.client.Close() // it was only read from
 }
 
 func (b *asynqBooks) Time(ctx context.Context) error {

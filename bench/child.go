@@ -182,8 +182,11 @@ func produceAnswer(ctx context.Context, c Contestant, o order) answer {
 		case "usage":
 			return usageOnly()
 		case "go":
-			start := time.Now()
-			err := c.Produce(ctx, o.URL, commandsOf(o.N, o.Rate))
+			var start time.Time
+			err := c.Produce(ctx, o.URL, func(yield func(Command) bool) {
+				start = time.Now() // it is connected and asks for the first one
+				commandsOf(o.N, o.Rate)(yield)
+			})
 			return report{Start: start, End: time.Now()}, err
 		}
 		return report{}, fmt.Errorf("a producer does not know %q", line)
@@ -198,7 +201,7 @@ func workAnswer(ctx context.Context, do func(context.Context) error, say *speake
 	work := func() {
 		err := do(ctx)
 		if ctx.Err() == nil {
-			say.fail(fmt.Errorf("the work ended early: %w", err))
+			_ = say.fail(fmt.Errorf("the work ended early: %w", err)) // returned below
 		}
 		done <- err
 	}

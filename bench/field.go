@@ -53,7 +53,7 @@ func (f *field) close() {
 		f.server.close()
 	}
 	if f.dir != "" {
-		os.RemoveAll(f.dir)
+		_ = os.RemoveAll(f.dir) // a temporary folder
 	}
 }
 
@@ -94,4 +94,21 @@ func (f *field) completions(ctx context.Context, n int) (map[string]time.Time, e
 		return nil, fmt.Errorf("%d commands made %d completions", n, len(at))
 	}
 	return at, nil
+}
+
+// seldom asks its books no more often than every so often: for those that a
+// look costs something, beside contestants so slow that it makes no difference.
+type seldom struct {
+	books
+	every time.Duration
+	last  time.Time
+}
+
+func (s *seldom) Settled(ctx context.Context, n int) (time.Time, bool, error) {
+	if time.Since(s.last) < s.every {
+		return time.Time{}, false, nil
+	}
+	end, done, err := s.books.Settled(ctx, n)
+	s.last = time.Now()
+	return end, done, err
 }

@@ -95,7 +95,7 @@ func describePostgres(ctx context.Context, s *runningServer) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
+	defer conn.Close(ctx) //nolint:errcheck // it was only read from
 	var fsync, commit string
 	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit')`).
 		Scan(&s.version, &fsync, &commit); err != nil {

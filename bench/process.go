@@ -109,5 +109,5 @@ func (p *process) close() {
 	p.in.Close()
 	for range p.reports { // Wait must not close the pipe under its reader
 	}
-	p.cmd.Wait() // what went wrong was said in a report
+	_ = p.cmd.Wait() // what went wrong was said in a report
 }

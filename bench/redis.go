@@ -46,7 +46,7 @@ func (redisServer) start(ctx context.Context, dir string) (*runningServer, error
 // describeRedis asks the server what it is and what it promises.
 func describeRedis(ctx context.Context, s *runningServer) error {
 	client := redis.NewClient(&redis.Options{Addr: s.url, MaxRetries: -1})
-	defer client.Close()
+	defer client.Close() //nolint:errcheck // it was only read from
 	info, err := client.Info(ctx, "server").Result()
 	if err != nil {
 		return err

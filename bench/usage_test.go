@@ -43,7 +43,7 @@ func TestTreeCPU(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer cmd.Wait() //nolint:errcheck // it ends by the end of its input
+		defer cmd.Wait()
 		defer in.Close()
 		if _, err := out.Read(make([]byte, 4)); err != nil {
 			t.Fatal(err)
