@@ -44,7 +44,8 @@ func (w *Worker) take(batch []*stream.Delivery) {
 		r := &run{w: w, d: d}
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
-		r.lease = w.keeper.Hold(r, d.LeaseFrom, r.leaseLost)
+		r.lease = &r.held
+		w.keeper.HoldIn(r.lease, r, d.LeaseFrom, r.leaseLost)
 		if err != nil && !r.lease.Held() {
 			r.drop()
 			continue
@@ -258,11 +259,10 @@ func (r *run) wrote(rec *kvstate.Record, revision uint64) {
 
 // enter puts the run in front of the slots.
 func (r *run) enter() {
-	r.claim = &Claim{
-		cmd: r.env.Command, attempt: r.attempt, saver: r,
-		pace:  pace{every: r.route.SaveEvery, count: r.route.SaveCount},
-		limit: r.w.pool.records.Limit() - stream.Reserve, // the records that follow hold errors and a trail as well
-	}
+	r.claim = &r.shown
+	r.claim.cmd, r.claim.attempt, r.claim.saver = &r.env.Command, r.attempt, r
+	r.claim.pace = pace{every: r.route.SaveEvery, count: r.route.SaveCount}
+	r.claim.limit = r.w.pool.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
 	if r.base != nil {
 		r.claim.token = r.base.Token
 		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}

@@ -138,6 +138,7 @@ const eventTypes = EventFellBack + 1
 // sightings counts the events of all ordeals, by type.
 type sightings [eventTypes]atomic.Int64
 
+// tell runs the ordeal of one seed, and checks it.
 func tell(t *testing.T, seed uint64, seen *sightings) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))

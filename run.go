@@ -50,6 +50,10 @@ type run struct {
 	settled  atomic.Bool   // the outcome is being written, by the handler's return or without it
 	returned time.Time     // when the handler did; owned by whoever set settled
 
+	// One piece of memory for what every run has.
+	held  lease.Lease
+	shown Claim
+
 	mu     sync.Mutex
 	ended  error // why the handler's context ended before it returned
 	cancel context.CancelCauseFunc

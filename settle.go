@@ -273,7 +273,7 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			case e.Raw == nil:
 				// Deleted by hand or expired, and nobody has claimed it since.
 				next.Revision = e.Revision
-			case r.supersededBy(e.Record) == ErrCancelled:
+			case errors.Is(r.supersededBy(e.Record), ErrCancelled):
 				r.cancelled()
 				return
 			default:

@@ -209,7 +209,8 @@ func (s *submission) insist(ctx context.Context, last error) {
 			}
 			last = err
 		}
-		if errors.Is(last, stream.ErrFull) {
+		refused := errors.Is(last, stream.ErrFull)
+		if refused {
 			full = last
 		}
 		if final(last) {
@@ -218,7 +219,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 		}
 		if err := sleep(ctx, pause.NextBackOff()); err != nil {
 			switch {
-			case last == full && full != nil:
+			case refused:
 				s.fail(errFull(s.env.ID, full))
 			case full != nil: // nobody knows what became of the try after that
 				s.fail(errors.Join(errUnconfirmed(s.env.ID, last), errFull(s.env.ID, full)))
@@ -229,7 +230,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 		}
 		// The record may have appeared meanwhile, by our own earlier try even.
 		if e, err := s.p.pool.records.Read(ctx, s.env.Token); err != nil {
-			if last != full || ctx.Err() == nil { // else nothing was sent since
+			if !refused || ctx.Err() == nil { // else nothing was sent since
 				last = err
 			}
 			continue

@@ -179,7 +179,10 @@ func startWorker(url, log string) (*exec.Cmd, error) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), serverEnv+"="+url, logEnv+"="+log)
 	cmd.Stderr = os.Stderr
-	return cmd, cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return cmd, nil
 }
 
 // awaitOffset follows the record until progress beyond the offset was saved.
