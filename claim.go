@@ -12,7 +12,7 @@ import (
 // it got, and the token that fences its effects. Its methods are safe for
 // concurrent use. A Claim must not be used after its handler has returned.
 type Claim struct {
-	cmd     command.Command
+	cmd     *command.Command
 	attempt int
 	saver   saver
 	pace    pace
@@ -128,7 +128,7 @@ type DetachedConfig struct {
 // is kept in the claim alone.
 func Detached(cfg DetachedConfig) *Claim {
 	return &Claim{
-		cmd: cfg.Command, attempt: max(cfg.Attempt, 1), saver: detached{cfg},
+		cmd: &cfg.Command, attempt: max(cfg.Attempt, 1), saver: detached{cfg},
 		token: cfg.Token, durable: point{offset: cfg.Offset, state: cfg.Checkpoint},
 	}
 }

@@ -56,7 +56,8 @@ const (
 	Unknown Finding = iota
 	// Done: the effect happened. The command completes with the result.
 	Done
-	// NotDone: it did not happen, and will not. The handler runs.
+	// NotDone: it did not happen, and will not. The handler runs, unless the
+	// command's NotAfter has passed: then it is parked as expired.
 	NotDone
 )
 

@@ -44,7 +44,8 @@ func (w *Worker) take(batch []*stream.Delivery) {
 		r := &run{w: w, d: d}
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
-		r.lease = w.keeper.Hold(r, d.LeaseFrom, r.leaseLost)
+		r.lease = &r.held
+		w.keeper.HoldIn(r.lease, r, d.LeaseFrom, r.leaseLost)
 		if err != nil && !r.lease.Held() {
 			r.drop()
 			continue
@@ -146,8 +147,8 @@ func (r *run) start() {
 	case r.open() && (r.attempt > limit || r.route != nil && r.route.Confirm == nil):
 		r.attempt = r.base.Attempt
 		r.park(kvstate.ReasonUncertain, r.unsure())
-	case !r.open() && !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter):
-		r.park(kvstate.ReasonExpired, fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339)))
+	case !r.open() && r.expired():
+		r.park(kvstate.ReasonExpired, r.tooLate())
 	case r.attempt > limit && r.route == nil:
 		r.attempt = r.base.Attempt
 		r.park(kvstate.ReasonUnknownKind, r.noHandler())
@@ -167,6 +168,15 @@ func (r *run) start() {
 		r.suspect = limit > 1 && r.attempt == limit && (r.base == nil || r.base.State == kvstate.Claimed)
 		r.enter()
 	}
+}
+
+// expired reports whether it is too late for the handler to start.
+func (r *run) expired() bool {
+	return !r.env.NotAfter.IsZero() && time.Now().After(r.env.NotAfter)
+}
+
+func (r *run) tooLate() error {
+	return fmt.Errorf("it was to start by %s", r.env.NotAfter.Format(time.RFC3339))
 }
 
 func (r *run) noHandler() error {
@@ -249,11 +259,10 @@ func (r *run) wrote(rec *kvstate.Record, revision uint64) {
 
 // enter puts the run in front of the slots.
 func (r *run) enter() {
-	r.claim = &Claim{
-		cmd: r.env.Command, attempt: r.attempt, saver: r,
-		pace:  pace{every: r.route.SaveEvery, count: r.route.SaveCount},
-		limit: r.w.pool.records.Limit() - stream.Reserve, // the records that follow hold errors and a trail as well
-	}
+	r.claim = &r.shown
+	r.claim.cmd, r.claim.attempt, r.claim.saver = &r.env.Command, r.attempt, r
+	r.claim.pace = pace{every: r.route.SaveEvery, count: r.route.SaveCount}
+	r.claim.limit = r.w.pool.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
 	if r.base != nil {
 		r.claim.token = r.base.Token
 		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}

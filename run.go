@@ -50,6 +50,10 @@ type run struct {
 	settled  atomic.Bool   // the outcome is being written, by the handler's return or without it
 	returned time.Time     // when the handler did; owned by whoever set settled
 
+	// One piece of memory for what every run has.
+	held  lease.Lease
+	shown Claim
+
 	mu     sync.Mutex
 	ended  error // why the handler's context ended before it returned
 	cancel context.CancelCauseFunc
@@ -166,6 +170,10 @@ func (r *run) confirm(ctx context.Context) (result Result, again bool, err error
 		r.claim.mu.Lock()
 		r.claim.followUps = nil // those of Confirm
 		r.claim.mu.Unlock()
+		if r.expired() {
+			// Confirm may ask at any time, but the handler may not start any more.
+			return Result{}, false, &verdictError{err: r.tooLate(), verdict: Verdict{Action: ActPark, Reason: kvstate.ReasonExpired}}
+		}
 		return Result{}, true, nil
 	}
 	return Result{}, false, Uncertain(errors.New("an effect was announced, and Confirm could not tell whether it happened"))

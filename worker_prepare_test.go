@@ -212,6 +212,35 @@ func TestClaim_Prepare(t *testing.T) {
 			t.Errorf("handled %d times, asked %d times; want once each", handled.Load(), asked.Load())
 		}
 	})
+	t.Run("past its deadline it is asked what happened, but nothing starts", func(t *testing.T) {
+		t.Parallel()
+		for want, finding := range map[tallyman.State]tallyman.Finding{tallyman.Completed: tallyman.Done, tallyman.Parked: tallyman.NotDone} {
+			r := newRig(t, brisk, tallyman.Topology{})
+			deadline := time.Now().Add(2 * time.Second)
+			var handled atomic.Int64
+			start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "pay",
+				Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+					handled.Add(1)
+					if _, err := c.Prepare(ctx, []byte("x")); err != nil {
+						return tallyman.Result{}, err
+					}
+					<-time.After(time.Until(deadline))
+					return tallyman.Result{}, errBroken
+				}),
+				Confirm: func(context.Context, *tallyman.Claim, []byte) (tallyman.Finding, tallyman.Result, error) {
+					return finding, tallyman.Result{}, nil
+				},
+			})})
+			r.submit(t, tallyman.Command{ID: "p", Kind: "pay", NotAfter: deadline})
+			got, _ := r.Wait(r.ctx, "p")
+			if got.State != want || want == tallyman.Parked && got.Reason != kvstate.ReasonExpired {
+				t.Errorf("got %v (%v), want %v", got.State, got.Reason, want)
+			}
+			if rec := r.entry(t, "p").Record; handled.Load() != 1 || rec.Intent != nil {
+				t.Errorf("handled %d times, intent %q; want once, and none", handled.Load(), rec.Intent)
+			}
+		}
+	})
 	t.Run("what is withdrawn is an ordinary failure", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, brisk, tallyman.Topology{})

@@ -119,7 +119,9 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 			if len(b.waiting) < ListLimit {
 				b.waiting = append(b.waiting, straggler{e.Key, r.ID, r.Queue, r.Kind, r.State, r.Attempt, r.Owner, e.At, r.Seqs})
 			}
-			return nil
+			if r.State != kvstate.Requeued { // whose sequences were parked, and lack nothing
+				return nil
+			}
 		}
 	}
 	for _, seq := range r.Seqs {

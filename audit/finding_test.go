@@ -156,6 +156,9 @@ func TestRun_NamesTheCause(t *testing.T) {
 		}, func(t *testing.T, r audit.Report) {
 			t.Helper()
 			finding(t, r, "stranded", 2, "c-2", "requeued by ann at ", "never published", "tallyman requeue c-2")
+			if got, want := r.Summary(), "the books do not balance: 1 stranded"; got != want {
+				t.Errorf("got %q, want %q: its parking accounts for the sequence", got, want)
+			}
 		}},
 		{"a command deleted in mid-run", func(t *testing.T, s *scene) {
 			t.Helper()

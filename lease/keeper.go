@@ -28,7 +28,15 @@ func NewKeeper(terms Terms, beat func(due []*Lease)) *Keeper {
 // by Release, lost is called once, with a Lapse if it ran out, or the cause given
 // to Lose.
 func (k *Keeper) Hold(holder any, start time.Time, lost func(error)) *Lease {
-	l := &Lease{Holder: holder, terms: k.terms, lost: lost, start: start, nextBeat: k.terms.beatAfter(start)}
+	l := new(Lease)
+	k.HoldIn(l, holder, start, lost)
+	return l
+}
+
+// HoldIn is Hold with a zero Lease of the caller's, such as a field of the holder.
+func (k *Keeper) HoldIn(l *Lease, holder any, start time.Time, lost func(error)) {
+	l.Holder, l.terms, l.lost = holder, k.terms, lost
+	l.start, l.nextBeat = start, k.terms.beatAfter(start)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.next = k.head; l.next != nil {
@@ -36,7 +44,6 @@ func (k *Keeper) Hold(holder any, start time.Time, lost func(error)) *Lease {
 	}
 	k.head = l
 	k.n++
-	return l
 }
 
 // Release ends a lease whose delivery is settled. It reports whether the lease

@@ -224,6 +224,9 @@ func Published(ctx context.Context, db *sql.DB, d Dialect) iter.Seq2[string, err
 
 // Unknown returns those of the given ids that no row has, in their order.
 func Unknown(ctx context.Context, db *sql.DB, d Dialect, ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return nil, nil // as in a pool that holds no records yet
+	}
 	list, err := json.Marshal(ids)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: look for rows: %w", err)

@@ -75,6 +75,9 @@ func TestAudit(t *testing.T) {
 		if !slices.Equal(published, many[:1200]) {
 			t.Errorf("%d rows are said to be published, want 1200", len(published))
 		}
+		if none, err := outbox.Unknown(ctx, db.DB, db.Dialect, nil); err != nil || len(none) > 0 {
+			t.Errorf("got %q, %v of no ids, as a pool without records has them", none, err)
+		}
 		unknown, err := outbox.Unknown(ctx, db.DB, db.Dialect, []string{"free", "x", "c", "'", ""})
 		if err != nil || !slices.Equal(unknown, []string{"x", "'", ""}) {
 			t.Errorf("unknown ids: %q, %v", unknown, err)
