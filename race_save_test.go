@@ -115,3 +115,35 @@ func TestRun_Save_ADoubtfulPointIsNotWrittenBackBehind(t *testing.T) {
 		})
 	}
 }
+
+// keeping is a saver that stores everything.
+type keeping struct{ stored []point }
+
+func (k *keeping) save(_ context.Context, _ *Claim, p *point) (uint64, error) {
+	k.stored = append(k.stored, *p)
+	return 1, nil
+}
+
+// Each took the checkpoint that was durable for the newest one, so that under a
+// pace an older state was stored with a newer offset.
+func TestEach_KeepsACheckpointThatIsHeldBack(t *testing.T) {
+	t.Parallel()
+	var k keeping
+	c := &Claim{cmd: &Command{ID: "a", Kind: "k"}, attempt: 1, saver: &k, pace: pace{count: 3}}
+	err := Each(t.Context(), c, Slice([]int{1, 2, 3, 4, 5, 6}), 1, func(ctx context.Context, n uint64, item int) error {
+		return c.Progress(ctx, n, []byte(strconv.Itoa(item)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range k.stored {
+		// Item n+1 has been dealt with at offset n, where its checkpoint is
+		// given, and at offset n+1.
+		if got, _ := strconv.ParseUint(string(p.state), 10, 64); got < p.offset {
+			t.Errorf("stored offset %d with the checkpoint of item %d", p.offset, got)
+		}
+	}
+	if last := k.stored[len(k.stored)-1]; last.offset != 6 || string(last.state) != "6" {
+		t.Errorf("the last that is stored is offset %d with %q", last.offset, last.state)
+	}
+}
