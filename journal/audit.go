@@ -242,25 +242,12 @@ func (a *account) check(ctx context.Context) error {
 	for i, p := range a.pending {
 		keys[i] = p.env.Token
 	}
-	type answer struct {
-		entries []kvstate.Entry
-		err     error
-	}
-	answers := make(chan answer, 1)
-	if err := a.j.records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
+	entries, err := a.j.records.ReadManyWait(ctx, keys)
+	if err != nil {
 		return fmt.Errorf("journal: audit: %w", err)
 	}
-	var got answer
-	select {
-	case got = <-answers:
-	case <-ctx.Done():
-		return fmt.Errorf("journal: audit: %w", context.Cause(ctx))
-	}
-	if got.err != nil {
-		return fmt.Errorf("journal: audit: %w", got.err)
-	}
 	for i, p := range a.pending {
-		if rec := got.entries[i].Record; rec != nil && rec.Digest == p.env.Digest {
+		if rec := entries[i].Record; rec != nil && rec.Digest == p.env.Digest {
 			if !rec.State.Terminal() {
 				a.open(p.e)
 			}
