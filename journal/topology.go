@@ -107,7 +107,8 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 			return fail(err)
 		}
 		// A stream that was made anew counts from 1; what was noted says nothing about it.
-		if last := str.CachedInfo().State.LastSeq; m.PublishedThrough > 0 && m.PublishedThrough <= last {
+		info := str.CachedInfo()
+		if m.PublishedThrough > 0 && m.PublishedThrough <= info.State.LastSeq && !m.another(info.Created) {
 			want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, m.PublishedThrough+1
 		}
 	default:
@@ -137,11 +138,20 @@ type mark struct {
 	// all commands were published, as noted last. The consumer knows better as
 	// long as it exists.
 	PublishedThrough uint64 `json:"published_through"`
+	// PublishedOf is when the stream was made that PublishedThrough counts in;
+	// zero in marks of earlier versions.
+	PublishedOf time.Time `json:"published_of,omitzero"`
 	// SealedThrough is the last one up to which an audit found that all
 	// commands had their outcome.
 	SealedThrough uint64 `json:"sealed_through"`
 
 	revision uint64
+}
+
+// another reports whether PublishedThrough was noted of another stream than the
+// one that was made at that time.
+func (m *mark) another(created time.Time) bool {
+	return !m.PublishedOf.IsZero() && !m.PublishedOf.Equal(created)
 }
 
 func parseMark(raw []byte) (mark, error) {
