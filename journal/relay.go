@@ -259,17 +259,16 @@ func (r *Relay) note() {
 func (j *Journal) notePublished(ctx context.Context) error {
 	// The stream first: if it is replaced between the two, what is noted counts
 	// for the old one, and so for nothing.
-	str, err := j.js.Stream(ctx, j.stream)
+	created, err := j.created(ctx)
 	if err != nil {
-		return fmt.Errorf("journal: relay of %q: %w", j.stream, absent(err, j.pool))
+		return err
 	}
 	info, err := j.consumerInfo(ctx)
 	if err != nil {
 		return err
 	}
-	created := str.CachedInfo().Created
 	return j.advanceMark(ctx, func(m *mark) bool {
-		if info.AckFloor.Stream <= m.PublishedThrough && !m.another(created) {
+		if info.AckFloor.Stream <= m.PublishedThrough && !another(m.PublishedOf, created) {
 			return false
 		}
 		m.PublishedThrough, m.PublishedOf = info.AckFloor.Stream, created

@@ -108,7 +108,7 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 		}
 		// A stream that was made anew counts from 1; what was noted says nothing about it.
 		info := str.CachedInfo()
-		if m.PublishedThrough > 0 && m.PublishedThrough <= info.State.LastSeq && !m.another(info.Created) {
+		if m.PublishedThrough > 0 && m.PublishedThrough <= info.State.LastSeq && !another(m.PublishedOf, info.Created) {
 			want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, m.PublishedThrough+1
 		}
 	default:
@@ -138,20 +138,30 @@ type mark struct {
 	// all commands were published, as noted last. The consumer knows better as
 	// long as it exists.
 	PublishedThrough uint64 `json:"published_through"`
-	// PublishedOf is when the stream was made that PublishedThrough counts in;
-	// zero in marks of earlier versions.
-	PublishedOf time.Time `json:"published_of,omitzero"`
 	// SealedThrough is the last one up to which an audit found that all
 	// commands had their outcome.
 	SealedThrough uint64 `json:"sealed_through"`
+	// PublishedOf and SealedOf are when the stream was made that each of the two
+	// counts in; zero in marks of earlier versions.
+	PublishedOf time.Time `json:"published_of,omitzero"`
+	SealedOf    time.Time `json:"sealed_of,omitzero"`
 
 	revision uint64
 }
 
-// another reports whether PublishedThrough was noted of another stream than the
-// one that was made at that time.
-func (m *mark) another(created time.Time) bool {
-	return !m.PublishedOf.IsZero() && !m.PublishedOf.Equal(created)
+// another reports whether something was noted of another stream than the one
+// that was made at that time.
+func another(of, created time.Time) bool { return !of.IsZero() && !of.Equal(created) }
+
+// created is when the journal's stream was made.
+func (j *Journal) created(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	str, err := j.js.Stream(ctx, j.stream)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("journal: look at %q: %w", j.stream, absent(err, j.pool))
+	}
+	return str.CachedInfo().Created, nil
 }
 
 func parseMark(raw []byte) (mark, error) {
