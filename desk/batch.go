@@ -117,8 +117,10 @@ func (b *batch) recover(e kvstate.Entry) {
 		s, err := b.d.sending(ctx, e)
 		if err == nil {
 			if there, err := b.d.commands.Occupant(ctx, s.env); err == nil && !s.rec.Accounts(there.Seq) && same(there, s.env) {
-				b.window.leave(o.size)
-				return
+				if taken, err := b.d.absorbed(ctx, there.Seq); err == nil && !taken {
+					b.window.leave(o.size)
+					return
+				}
 			}
 			// Whoever has it has written by now.
 			if now, err := b.d.records.Read(ctx, e.Key); err == nil && now.Revision != e.Revision {
