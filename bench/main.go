@@ -14,8 +14,12 @@ import (
 	"time"
 )
 
-// errUsage marks wrong usage, which the flag package has already explained.
-var errUsage = errors.New("wrong usage")
+var (
+	// errUsage marks wrong usage, which the flag package has already explained.
+	errUsage = errors.New("wrong usage")
+	// errNobody says that no server of the chosen contestants is installed.
+	errNobody = errors.New("no contestant can run here; install what the lines above name")
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -72,11 +76,24 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return errUsage
 	}
 
-	out, err := measureAll(ctx, l, cs, func(line string) { fmt.Fprintln(stderr, line) })
+	return compare(ctx, l, cs, *asJSON, stdout, stderr)
+}
+
+// compare measures the contestants that can run here and writes the report.
+func compare(ctx context.Context, l load, cs []Contestant, asJSON bool, stdout, stderr io.Writer) error {
+	able, missing := sortOut(cs)
+	for _, o := range missing {
+		fmt.Fprintf(stderr, "%s: not run, %s\n", o.Name, o.Missing)
+	}
+	if len(able) == 0 {
+		return errNobody
+	}
+	out, err := measureAll(ctx, l, able, func(line string) { fmt.Fprintln(stderr, line) })
 	if err != nil {
 		return err
 	}
-	if *asJSON {
+	out.Missing = missing
+	if asJSON {
 		return out.writeJSON(stdout)
 	}
 	return out.writeMarkdown(stdout)
@@ -106,4 +123,17 @@ func choose(only string) ([]Contestant, error) {
 		cs = append(cs, c)
 	}
 	return cs, nil
+}
+
+// sortOut returns the contestants that can run on this machine, and of the
+// others what they lack.
+func sortOut(cs []Contestant) (able []Contestant, missing []outcome) {
+	for _, c := range cs {
+		if lack := c.System().missing(); lack != "" {
+			missing = append(missing, outcome{Name: c.Name(), Missing: lack})
+			continue
+		}
+		able = append(able, c)
+	}
+	return able, missing
 }

@@ -22,7 +22,7 @@ const receiptSize = 200 // bytes of a raw receipt
 // no digest, no retention and no answer to any failure.
 type raw struct{}
 
-func (raw) Name() string { return "raw" }
+func (raw) Name() string { return boundName }
 
 func (raw) Create(ctx context.Context, nc *nats.Conn) error {
 	js, err := jetstream.New(nc)

@@ -13,7 +13,7 @@ import (
 // submission and in batches before a claim, digests, leases, trail, retention.
 type ours struct{}
 
-func (ours) Name() string { return "tallyman" }
+func (ours) Name() string { return tallymanName }
 
 func (ours) Create(ctx context.Context, nc *nats.Conn) error {
 	return tallyman.Create(ctx, nc, poolName, tallyman.Settings{}, tallyman.Topology{})
