@@ -19,13 +19,16 @@ const childCommand = "child"
 
 // order tells a child what it is.
 type order struct {
-	Role       string `json:"role"` // server, produce or work
+	Role       string `json:"role"` // server, node, produce, work or hold
 	Dir        string `json:"dir,omitempty"`
 	URL        string `json:"url,omitempty"`
 	System     string `json:"system,omitempty"`     // of a server
 	Contestant string `json:"contestant,omitempty"` // of the others
 	N          int    `json:"n,omitempty"`
 	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
+	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
+	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
+	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
 	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
 }
 
@@ -121,8 +124,15 @@ type child struct {
 }
 
 func openChild(ctx context.Context, o order, say *speaker) (child, error) {
-	if o.Role == "server" {
-		return openServer(ctx, o)
+	switch o.Role {
+	case "server":
+		sys, err := systemNamed(o.System)
+		if err != nil {
+			return child{}, err
+		}
+		return openServer(sys.name(), func() (*runningServer, error) { return sys.start(ctx, o.Dir) })
+	case "node":
+		return openServer("node", func() (*runningServer, error) { return startNode(o) })
 	}
 	c, err := contestantNamed(o.Contestant)
 	if err != nil {
@@ -132,22 +142,22 @@ func openChild(ctx context.Context, o order, say *speaker) (child, error) {
 	switch o.Role {
 	case "produce":
 		opened.respond = produceAnswer(ctx, c, o)
-	case "work":
-		opened.respond = workAnswer(ctx, c, o, say)
+	case "work", "hold":
+		work, err := workOf(c, o)
+		if err != nil {
+			return child{}, err
+		}
+		opened.respond = workAnswer(ctx, work, say)
 	default:
 		return child{}, fmt.Errorf("no child has the role %q", o.Role)
 	}
 	return opened, nil
 }
 
-func openServer(ctx context.Context, o order) (child, error) {
-	sys, err := systemNamed(o.System)
+func openServer(name string, start func() (*runningServer, error)) (child, error) {
+	s, err := start()
 	if err != nil {
-		return child{}, err
-	}
-	s, err := sys.start(ctx, o.Dir)
-	if err != nil {
-		return child{}, fmt.Errorf("start %s: %w", sys.name(), err)
+		return child{}, fmt.Errorf("start %s: %w", name, err)
 	}
 	return child{
 		ready: report{URL: s.url, Version: s.version, Durability: s.durability},
@@ -185,11 +195,11 @@ func produceAnswer(ctx context.Context, c Contestant, o order) answer {
 
 // workAnswer starts to work on "go", answers at once, and stops on "stop". If
 // the work ends before that, it reports this unasked.
-func workAnswer(ctx context.Context, c Contestant, o order, say *speaker) answer {
+func workAnswer(ctx context.Context, do func(context.Context) error, say *speaker) answer {
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	work := func() {
-		err := c.Work(ctx, o.URL)
+		err := do(ctx)
 		if ctx.Err() == nil {
 			_ = say.fail(fmt.Errorf("the work ended early: %w", err)) // returned below
 		}

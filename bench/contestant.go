@@ -64,8 +64,8 @@ type books interface {
 // Tallyman, and its peers.
 func contestants() []Contestant {
 	return []Contestant{
-		onJetStream{raw{}},
-		onJetStream{ours{}},
+		onJetStream{natsContestant: raw{}},
+		onJetStream{natsContestant: ours{}},
 		river{name: "river", share: 10},
 		river{name: "river-tuned", share: 1, tuned: true},
 		asynqPeer{},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman"
 )
 
 // The assets that raw and tallyman create under the same names, so that the
@@ -32,14 +34,14 @@ func (jetStream) name() string    { return "nats-server" }
 func (jetStream) missing() string { return "" } // it is part of the program
 
 func (jetStream) start(_ context.Context, dir string) (*runningServer, error) {
-	s, err := server.NewServer(&server.Options{
-		ServerName: "bench",
-		Host:       "127.0.0.1",
-		Port:       server.RANDOM_PORT,
-		JetStream:  true,
-		StoreDir:   dir,
-		NoSigs:     true,
-	})
+	return startNATS(&server.Options{ServerName: "bench", StoreDir: dir}, 1)
+}
+
+// startNATS runs a server with JetStream on a free port, whose assets will have
+// so many replicas.
+func startNATS(o *server.Options, replicas int) (*runningServer, error) {
+	o.Host, o.Port, o.JetStream, o.NoSigs = "127.0.0.1", server.RANDOM_PORT, true, true
+	s, err := server.NewServer(o)
 	if err != nil {
 		return nil, fmt.Errorf("create server: %w", err)
 	}
@@ -51,16 +53,19 @@ func (jetStream) start(_ context.Context, dir string) (*runningServer, error) {
 		return nil, fmt.Errorf("the server was not ready within %v", startTimeout)
 	}
 	return &runningServer{
-		url: s.ClientURL(), version: server.VERSION, durability: durability(s.JetStreamConfig()), cpu: cpuTime, stop: stop,
+		url: s.ClientURL(), version: server.VERSION, durability: durability(s.JetStreamConfig(), replicas), cpu: cpuTime, stop: stop,
 	}, nil
 }
 
 // durability says in words what an acknowledged message survives.
-func durability(c *server.JetStreamConfig) string {
-	if c.SyncAlways {
-		return "file storage, R1, fsync before every ack: survives a power cut"
+func durability(c *server.JetStreamConfig, replicas int) string {
+	switch {
+	case c.SyncAlways:
+		return fmt.Sprintf("file storage, R%d, fsync before every ack: survives a power cut", replicas)
+	case replicas > 1:
+		return fmt.Sprintf("file storage, R%d on one machine, fsync every %v: survives the loss of a server, not a power cut of all", replicas, c.SyncInterval)
 	}
-	return fmt.Sprintf("file storage, R1, fsync every %v: survives a killed process, not a power cut", c.SyncInterval)
+	return fmt.Sprintf("file storage, R%d, fsync every %v: survives a killed process, not a power cut", replicas, c.SyncInterval)
 }
 
 // stderrLogger shows what a server complains of and drops the rest.
@@ -79,19 +84,38 @@ func (l stderrLogger) Fatalf(f string, a ...any) { l.Warnf(f, a...) }
 // above. Each call has a connection of its own.
 type natsContestant interface {
 	Name() string
-	Create(ctx context.Context, nc *nats.Conn) error
+	Create(ctx context.Context, nc *nats.Conn, l layout) error
 	Produce(ctx context.Context, nc *nats.Conn, commands iter.Seq[Command]) error
 	Work(ctx context.Context, nc *nats.Conn) error
 }
 
-// onJetStream connects a natsContestant and reads its books.
-type onJetStream struct{ natsContestant }
+// layout is what the assets of a natsContestant are to be like. Zero fields mean
+// one replica, Tallyman's default lease, and no queue but the default one.
+type layout struct {
+	replicas int
+	lease    time.Duration
+	queues   []string // beside the default one
+}
 
-func (onJetStream) System() system { return jetStream{} }
-func (onJetStream) Share() int     { return 1 }
+// onJetStream connects a natsContestant and reads its books.
+type onJetStream struct {
+	natsContestant
+	layout layout
+}
+
+func (c onJetStream) System() system {
+	if c.layout.replicas > 1 {
+		return cluster{}
+	}
+	return jetStream{}
+}
+
+func (onJetStream) Share() int { return 1 }
 
 func (c onJetStream) Create(ctx context.Context, url string) error {
-	return connected(url, func(nc *nats.Conn) error { return c.natsContestant.Create(ctx, nc) })
+	l := c.layout
+	l.replicas, l.lease = max(l.replicas, 1), cmp.Or(l.lease, tallyman.DefaultLease)
+	return connected(url, func(nc *nats.Conn) error { return c.natsContestant.Create(ctx, nc, l) })
 }
 
 func (c onJetStream) Produce(ctx context.Context, url string, commands iter.Seq[Command]) error {

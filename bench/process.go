@@ -95,7 +95,16 @@ func (p *process) check(r report, ok bool) error {
 	return nil
 }
 
-// close ends the child and waits for it.
+// kill ends the child without a word, as a crash does, and waits for that.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", p.role, err)
+	}
+	p.close()
+	return nil
+}
+
+// close ends the child and waits for it. Closing twice does nothing.
 func (p *process) close() {
 	p.in.Close()
 	for range p.reports { // Wait must not close the pipe under its reader

@@ -76,7 +76,7 @@ func (lacking) missing() string { return "no Nowhere: apt-get install nowhere" }
 
 func TestSortOut(t *testing.T) {
 	t.Parallel()
-	able, missing := sortOut([]Contestant{nowhere{}, onJetStream{raw{}}})
+	able, missing := sortOut([]Contestant{nowhere{}, onJetStream{natsContestant: raw{}}})
 	if len(able) != 1 || able[0].Name() != boundName {
 		t.Errorf("able = %v, want raw alone", able)
 	}

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"io"
-	"runtime"
 	"slices"
-
-	"github.com/nats-io/nats.go"
 )
 
 // rateUnit is the unit of the measures of which more is better.
@@ -78,11 +75,8 @@ type results struct {
 
 func newResults(l load, cs []Contestant) results {
 	r := results{
-		Machine: machine{
-			CPU: cpuModel(), Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH,
-			Go: runtime.Version(), Client: nats.Version,
-		},
-		N: l.N, Rounds: l.Rounds, Rate: l.Rate, Seconds: l.Latency.Seconds(),
+		Machine: thisMachine(),
+		N:       l.N, Rounds: l.Rounds, Rate: l.Rate, Seconds: l.Latency.Seconds(),
 	}
 	for _, c := range cs {
 		r.Contestants = append(r.Contestants, outcome{Name: c.Name(), N: l.share(c)})

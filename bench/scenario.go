@@ -22,6 +22,8 @@ type load struct {
 	Profiles string
 	// Scenario is the only one to run; empty for all.
 	Scenario string
+	// Quick makes what stands by small as well.
+	Quick bool
 }
 
 // share is how many commands of a throughput scenario a contestant gets.

@@ -37,7 +37,7 @@ type runningServer struct {
 	stop       func()
 }
 
-func systems() []system { return []system{jetStream{}, postgres{}, redisServer{}} }
+func systems() []system { return []system{jetStream{}, cluster{}, postgres{}, redisServer{}} }
 
 func systemNamed(name string) (system, error) {
 	for _, s := range systems() {
