@@ -136,7 +136,7 @@ func (c *Claim) fits(p point) error {
 }
 
 func (c *Claim) saveLocked(ctx context.Context, p point) error {
-	token, err := c.saver.save(ctx, c, p)
+	token, err := c.saver.save(ctx, c, &p)
 	if err != nil {
 		return err
 	}

@@ -35,9 +35,11 @@ type point struct {
 }
 
 // saver makes a point durable and returns the fencing token that now holds.
-// It is called with the claim's mutex held, so calls never overlap.
+// Where an earlier point turns out to be durable after all that lies further
+// on, it moves p there. It is called with the claim's mutex held, so calls
+// never overlap.
 type saver interface {
-	save(ctx context.Context, c *Claim, p point) (token uint64, err error)
+	save(ctx context.Context, c *Claim, p *point) (token uint64, err error)
 }
 
 // ID returns the command's id.
@@ -135,7 +137,7 @@ func Detached(cfg DetachedConfig) *Claim {
 
 type detached struct{ cfg DetachedConfig }
 
-func (d detached) save(_ context.Context, c *Claim, p point) (uint64, error) {
+func (d detached) save(_ context.Context, c *Claim, p *point) (uint64, error) {
 	var err error
 	switch {
 	case p.intent != nil && d.cfg.OnPrepare != nil:

@@ -9,13 +9,23 @@
 // [Pool.Wait] returns a receipt, and [Pool.Watch] yields changes as they happen.
 // [Create] makes a pool, once.
 //
+// What a crash costs is the handler's choice: [Claim.Progress] saves where a
+// takeover resumes, [Each] runs a batch on top of it, and [Claim.Prepare]
+// announces an effect that must not be repeated, of which the [Route]'s Confirm
+// then says what became. See docs/recovery.md.
+//
 // # Guarantees
 //
 //   - A command id has at most one receipt while receipts are kept, however
 //     often the command is submitted or delivered.
 //   - A command leaves the stream only after its outcome is durable.
 //   - A worker that lost its lease changes nothing any more.
+//   - Progress never goes backwards.
+//   - The same id with another kind or payload is [ErrConflict], or parked as one.
 //   - A follow-up exists if and only if its parent's receipt exists.
+//   - A failing command cannot spin: attempts are bounded, and then it is parked.
+//   - After an effect that was announced nothing is guessed: Confirm finds out,
+//     or the command is parked as uncertain.
 //
 // # Not guaranteed
 //

@@ -23,14 +23,14 @@ import (
 // what Claim.Progress returned. Make items with Slice, Seq or Lines.
 func Each[T any](ctx context.Context, claim *Claim, items iter.Seq2[T, error], every int, fn func(ctx context.Context, n uint64, item T) error) error {
 	every = max(every, 1)
-	done := claim.position()
+	done := claim.position().offset
 	saved := done
 	save := func() error {
 		if done == saved {
 			return nil
 		}
 		saved = done
-		return claim.Progress(ctx, done, claim.Checkpoint())
+		return claim.Progress(ctx, done, claim.position().state)
 	}
 	// give up, but keep what is done; the claim may be gone, which is worse to know
 	end := func(err error) error { return errors.Join(err, save()) }
@@ -61,11 +61,11 @@ func Each[T any](ctx context.Context, claim *Claim, items iter.Seq2[T, error], e
 	return errors.Join(save(), claim.Flush(ctx))
 }
 
-// position is the newest offset, durable or not.
-func (c *Claim) position() uint64 {
+// position is the newest point, durable or not.
+func (c *Claim) position() point {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.newest().offset
+	return c.newest()
 }
 
 // Slice yields the elements of a slice, for Each.

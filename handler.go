@@ -45,6 +45,10 @@ func (f HandlerFunc) Handle(ctx context.Context, claim *Claim) (Result, error) {
 // An error means that this could not be found out now: it is a failed attempt,
 // and the next one asks again. When the attempts are used up, the command is
 // parked as uncertain.
+//
+// Where the effect is one of many, as in a batch, Done would complete the
+// command with the others undone: call Claim.Progress, which says that this
+// one happened, and return NotDone.
 type Confirm func(ctx context.Context, claim *Claim, intent []byte) (Finding, Result, error)
 
 // Finding is what Confirm found out.

@@ -309,10 +309,37 @@ func (r *run) absorb() {
 			r.leave("file an absorbed copy", err)
 			return
 		}
-		r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed, Key: kvstate.AbsorbedKey(r.d.Seq)})
+		if r.base.State == kvstate.Parked {
+			go r.absorbParked(revision)
+			return
+		}
+		r.absorbed(revision)
 	})
 	if err != nil {
 		r.leave("file an absorbed copy", err)
+	}
+}
+
+func (r *run) absorbed(revision uint64) {
+	r.ack(command.Proof{Revision: revision}, Event{Type: EventAbsorbed, Key: kvstate.AbsorbedKey(r.d.Seq)})
+}
+
+// absorbParked acks a copy of a parked command that is on file as absorbed. An
+// operator who sends the command back would count on any copy in the stream.
+// Each of the two writes before it looks: who sends back later than this look
+// finds the copy on file, and puts another one in its place. Who was earlier
+// counts on this one; it is left to its lease, to be judged anew.
+func (r *run) absorbParked(revision uint64) {
+	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
+	e, err := r.w.pool.records.Read(ctx, r.env.Token)
+	cancel()
+	switch {
+	case err != nil:
+		r.leave("read the record of a parked command", err)
+	case e.Record == nil || !e.Record.State.Terminal():
+		r.dropFor(errors.New("it is not parked any more"))
+	default:
+		r.absorbed(revision)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -20,25 +21,7 @@ import (
 // newPool starts a server with a pool of its own.
 func newPool(t testing.TB, settings tallyman.Settings) *tallyman.Pool {
 	t.Helper()
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	nc, err := tallyman.Connect(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
+	return pooltest.Create(t, connect(t, pooltest.Server(t).URL()), settings, tallyman.Topology{})
 }
 
 // work runs a worker until the test ends.
@@ -48,15 +31,7 @@ func work(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) *tallyman.W
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
+	pooltest.Run(t, w.Run)
 	return w
 }
 

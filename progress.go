@@ -12,9 +12,9 @@ import (
 )
 
 // save makes a handler's progress or intent durable. It runs under claim.mu.
-func (r *run) save(ctx context.Context, _ *Claim, p point) (token uint64, err error) {
+func (r *run) save(ctx context.Context, _ *Claim, p *point) (token uint64, err error) {
 	what := fmt.Sprintf("tallyman: %s of %q", p.what(), r.env.ID)
-	next, err := r.at(p)
+	next, err := r.at(*p)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", what, err)
 	}
@@ -45,7 +45,10 @@ func (r *run) save(ctx context.Context, _ *Claim, p point) (token uint64, err er
 			// An earlier write that was never confirmed has been stored after all.
 			r.wrote(r.doubt, e.Revision)
 			r.doubt = nil
-			if next, err = r.at(p); err != nil {
+			if p.offset < r.base.Offset {
+				p.offset, p.state = r.base.Offset, r.base.Checkpoint
+			}
+			if next, err = r.at(*p); err != nil {
 				return 0, fmt.Errorf("%s: %w", what, err)
 			}
 			continue

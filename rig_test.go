@@ -15,6 +15,7 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"go.uber.org/goleak"
 )
@@ -36,45 +37,22 @@ type rig struct {
 // newRig starts a server with a pool. Its context bounds the whole test.
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := pooltest.Server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
-	r := &rig{server: s, nc: connect(t, s.URL()), ctx: ctx}
-	if r.js, err = jetstream.New(r.nc); err != nil {
+	nc := pooltest.Connect(t, s.URL())
+	if err := tallyman.Create(ctx, nc, "main", settings, topology); err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(ctx, r.nc, "main", settings, topology); err != nil {
-		t.Fatal(err)
-	}
-	r.Pool = open(t, connect(t, s.URL()))
-	return r
+	return &rig{pooltest.Open(t, pooltest.Connect(t, s.URL())), s, nc, pooltest.JetStream(t, nc), ctx}
 }
 
-func connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
-	t.Helper()
-	// What the server says out of turn is not for the terminal.
-	options = append([]nats.Option{nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}, options...)
-	nc, err := tallyman.Connect(url, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc
-}
-
-func open(t testing.TB, nc *nats.Conn) *tallyman.Pool {
-	t.Helper()
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-	return p
-}
+// By shorter names, since the tests here use them everywhere.
+var (
+	connect    = pooltest.Connect
+	open       = pooltest.Open
+	eventually = pooltest.Await
+)
 
 // submit submits a command that is to be accepted.
 func (r *rig) submit(t testing.TB, c tallyman.Command) tallyman.Submission {
@@ -142,20 +120,6 @@ func (r *rig) publish(t testing.TB, subject, payload string, header ...string) u
 	return ack.Sequence
 }
 
-// eventually polls until ok, and fails the test if ctx ends before.
-func eventually(t testing.TB, ctx context.Context, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // handle is a Mux with one handler.
 func handle(kind string, h tallyman.HandlerFunc) *tallyman.Mux {
 	return route(tallyman.Route{Kind: kind, Handler: h})
@@ -214,17 +178,7 @@ func start(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) (w *tallym
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return w, stop
+	return w, pooltest.Run(t, w.Run)
 }
 
 // writeFile puts text into a file of the test's own.

@@ -263,10 +263,11 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 				// A point that was never confirmed has been stored after all. Its
 				// intent does not count: the handler was told not to act on it.
 				next.Revision, next.Token = e.Revision, e.Record.Token
-				if r.ahead == nil {
+				older := r.ahead == nil || r.ahead.offset < e.Record.Offset
+				if older {
 					next.Offset = e.Record.Offset
 				}
-				if r.ahead == nil && next.State != kvstate.Completed {
+				if older && next.State != kvstate.Completed {
 					next.Checkpoint = e.Record.Checkpoint
 				}
 				r.doubt = nil

@@ -142,6 +142,9 @@ func (w *Worker) InFlight() (held, running int) { return w.slots.counts() }
 // that the connection was closed for good.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.pool.persist(ctx, w.check); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it had begun
+		}
 		return fmt.Errorf("tallyman: run worker: %w", err)
 	}
 	w.handlers, w.stop = context.WithCancelCause(context.WithoutCancel(ctx))

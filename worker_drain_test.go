@@ -17,6 +17,19 @@ import (
 
 func TestWorker_Drain(t *testing.T) {
 	t.Parallel()
+	t.Run("being told to stop before it has begun is no failure", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		w, err := r.NewWorker(tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "quick", Handler: tallyman.HandlerFunc(echo)}), Logger: silent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		if err := w.Run(ctx); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
 	t.Run("hands back what runs and what waits without burning an attempt", func(t *testing.T) {
 		t.Parallel()
 		// The lease is longer than the test: what is not handed back never comes.

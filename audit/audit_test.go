@@ -15,6 +15,7 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 	"go.uber.org/goleak"
@@ -36,39 +37,14 @@ func newScene(t *testing.T) *scene {
 
 func newSceneWith(t *testing.T, settings tallyman.Settings) *scene {
 	t.Helper()
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return newSceneOn(t, s, settings)
+	return newSceneOn(t, pooltest.Server(t), settings)
 }
 
 // newSceneOn opens the pool on a server, and makes it if there is none.
 func newSceneOn(t *testing.T, s *embedded.Server, settings tallyman.Settings) *scene {
 	t.Helper()
-	nc, err := tallyman.Connect(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		closed := nc.StatusChanged(nats.CLOSED)
-		nc.Close()
-		<-closed
-	})
-	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &scene{p, nc, js}
+	nc := pooltest.Connect(t, s.URL())
+	return &scene{pooltest.Create(t, nc, settings, tallyman.Topology{}), nc, pooltest.JetStream(t, nc)}
 }
 
 func (s *scene) submit(t *testing.T, from, to int) {

@@ -3,44 +3,22 @@ package audit_test
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 )
 
 func TestRun_OnThreeReplicas(t *testing.T) {
 	t.Parallel()
-	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	nc, err := tallyman.Connect(c.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		closed := nc.StatusChanged(nats.CLOSED)
-		nc.Close()
-		<-closed
-	})
+	nc := pooltest.Connect(t, pooltest.Cluster(t).URL())
 	for _, topology := range []tallyman.Topology{{Replicas: 3}, {}} {
 		if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, topology); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, js := pooltest.Open(t, nc), pooltest.JetStream(t, nc)
 	for _, name := range []string{"main_commands", "KV_main"} {
 		str, err := js.Stream(t.Context(), name)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -27,15 +28,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	pooltest.Await(t, ctx, what, ok)
 }
 
 // revisions returns all that the bucket has under a key or pattern.

@@ -126,7 +126,7 @@ func nameByte(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '-' || b == '_'
 }
 
-// Validate checks the names of c, filling in the default queue first.
+// Validate checks the names and the deadline of c, filling in the default queue first.
 func (c *Command) Validate() error {
 	if c.Queue == "" {
 		c.Queue = DefaultQueue
@@ -142,6 +142,9 @@ func (c *Command) Validate() error {
 	}
 	if strings.ContainsAny(c.ContentType, "\r\n") {
 		return fmt.Errorf("command %q: %w: the content type %q contains a line break", c.ID, ErrInvalidName, c.ContentType)
+	}
+	if y := c.NotAfter.UTC().Year(); y < 0 || y > 9999 {
+		return fmt.Errorf("command %q: %w: NotAfter lies in the year %d, which RFC 3339 cannot spell; leave it zero for none", c.ID, ErrInvalidName, y)
 	}
 	return nil
 }

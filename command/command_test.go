@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman/command"
 )
@@ -103,6 +104,20 @@ func TestCommand_Validate(t *testing.T) {
 			err := c.Validate()
 			if !errors.Is(err, command.ErrInvalidName) || !strings.Contains(err.Error(), "img-7") {
 				t.Errorf("Validate of kind %q queue %q = %v", c.Kind, c.Queue, err)
+			}
+		}
+	})
+	t.Run("refuses a deadline that its header cannot spell", func(t *testing.T) {
+		t.Parallel()
+		for at, want := range map[time.Time]error{
+			{}: nil,
+			time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC): nil,
+			time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC):     command.ErrInvalidName,
+			time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC):        command.ErrInvalidName,
+		} {
+			c := command.Command{ID: "a", Kind: "k", NotAfter: at}
+			if err := c.Validate(); !errors.Is(err, want) {
+				t.Errorf("Validate with NotAfter %v = %v, want %v", at, err, want)
 			}
 		}
 	})

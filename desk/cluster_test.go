@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -15,28 +14,8 @@ import (
 // TestDesk_OnThreeReplicas does on a cluster what the other tests do on one node.
 func TestDesk_OnThreeReplicas(t *testing.T) {
 	t.Parallel()
-	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	nc, err := tallyman.Connect(c.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		closed := nc.StatusChanged(nats.CLOSED)
-		nc.Close()
-		<-closed
-	})
-	if err := tallyman.Create(t.Context(), nc, "main", brisk, tallyman.Topology{Replicas: 3}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	nc := pooltest.Connect(t, pooltest.Cluster(t).URL())
+	p := pooltest.Create(t, nc, brisk, tallyman.Topology{Replicas: 3})
 	r := &rig{Pool: p, desk: New(p.Commands(), p.Records()), nc: nc, ctx: t.Context()}
 
 	const n = 50

@@ -223,7 +223,21 @@ func (d *Desk) occupied(ctx context.Context, s *sending) (uint64, error) {
 	if !same(there, s.env) {
 		return 0, fmt.Errorf("%w (sequence %d)", errForeign, there.Seq)
 	}
+	switch taken, err := d.absorbed(ctx, there.Seq); {
+	case err != nil:
+		return 0, err
+	case taken: // the ack may be under way, and makes room as well
+		return 0, d.commands.Remove(ctx, there.Seq)
+	}
 	return there.Seq, nil
+}
+
+// absorbed reports whether a worker has filed a copy as absorbed, while the
+// command was parked, so that it does not carry the command. Whoever files one
+// after this look sees that the command was sent back, and lets the copy be.
+func (d *Desk) absorbed(ctx context.Context, seq uint64) (bool, error) {
+	e, err := d.records.Read(ctx, kvstate.AbsorbedKey(seq))
+	return e.Raw != nil, err
 }
 
 // same reports whether what is in the stream is this command.

@@ -13,7 +13,7 @@ import (
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 	"go.uber.org/goleak"
@@ -39,30 +39,10 @@ type rig struct {
 
 func newRig(t testing.TB, settings tallyman.Settings) *rig {
 	t.Helper()
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
-	nc, err := tallyman.Connect(s.URL(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		closed := nc.StatusChanged(nats.CLOSED)
-		nc.Close()
-		<-closed
-	})
-	if err := tallyman.Create(ctx, nc, "main", settings, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(ctx, nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
+	nc := pooltest.Connect(t, pooltest.Server(t).URL())
+	p := pooltest.Create(t, nc, settings, tallyman.Topology{})
 	return &rig{Pool: p, desk: New(p.Commands(), p.Records()), nc: nc, ctx: ctx}
 }
 
@@ -119,17 +99,7 @@ func (r *rig) work(t testing.TB, s *seen) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
+	return pooltest.Run(t, w.Run)
 }
 
 func (r *rig) record(t testing.TB, id string) *kvstate.Record {
@@ -144,15 +114,7 @@ func (r *rig) record(t testing.TB, id string) *kvstate.Record {
 // await polls until ok.
 func (r *rig) await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-r.ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	pooltest.Await(t, r.ctx, what, ok)
 }
 
 // emptied waits until nothing is left in the stream.

@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
@@ -102,45 +100,11 @@ func (j *Journal) last(ctx context.Context, token command.Token) (*Entry, error)
 // page reads up to pageSize messages of a subject, from a sequence on. Any
 // replica may answer, so what is missing at the end may just not be there yet.
 func (j *Journal) page(ctx context.Context, subject string, from uint64) ([]stored, error) {
-	body, err := json.Marshal(map[string]any{"seq": max(from, 1), "next_by_subj": subject, "batch": pageSize, "max_bytes": pageBytes})
-	if err != nil {
-		return nil, err
-	}
-	// Owned by the pipeline's goroutine until it sends on answers.
-	var read []stored
-	answers := make(chan error, 1)
-	on := func(m *nats.Msg, err error) (more bool) {
-		if err != nil {
-			answers <- err
-			return false
-		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-			read = append(read, j.pageEntry(m))
-			return true
-		case "204", "404": // the end, or nothing at all
-			answers <- nil
-		default:
-			answers <- fmt.Errorf("server says %s %s", status, m.Header.Get("Description"))
-		}
-		return false
-	}
-	if err := j.pipe.SendMany(&nats.Msg{Subject: "$JS.API.DIRECT.GET." + j.stream, Data: body}, on); err != nil {
-		return nil, err
-	}
-	select {
-	case err := <-answers:
-		return read, err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-func (j *Journal) pageEntry(m *nats.Msg) stored {
-	s := stored{token: j.tokenIn(m.Header.Get(jetstream.SubjectHeader)), header: m.Header, body: m.Data}
-	s.seq, _ = strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64) // the server's own
-	s.at, _ = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
-	return s
+	q := pipeline.Query{Stream: j.stream, From: from, Subject: subject, Batch: pageSize, Bytes: pageBytes}
+	read, _, err := pipeline.Page(ctx, j.pipe, q, func(m pipeline.Stored) stored {
+		return stored{seq: m.Seq, token: j.tokenIn(m.Subject), header: m.Header, body: m.Data, at: m.At}
+	})
+	return read, err
 }
 
 // errStop ends a walk early, without being an error.

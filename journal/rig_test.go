@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/journal"
 	"go.uber.org/goleak"
 )
@@ -57,17 +58,11 @@ func newRig(t testing.TB) *rig {
 
 func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topology, cfg journal.Config) *rig {
 	t.Helper()
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := pooltest.Server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	r := &rig{server: s, raw: connect(t, s.URL()), ctx: ctx}
-	if r.js, err = jetstream.New(r.raw); err != nil {
-		t.Fatal(err)
-	}
+	r.js = pooltest.JetStream(t, r.raw)
 	if err := tallyman.Create(ctx, r.raw, "main", settings, topology); err != nil {
 		t.Fatal(err)
 	}
@@ -103,23 +98,7 @@ func joinAt(t testing.TB, ctx context.Context, url string, options ...nats.Optio
 
 func connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
-	options = append([]nats.Option{
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // what is intended is not for the terminal
-		nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0),
-	}, options...)
-	nc, err := tallyman.Connect(url, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if nc.IsClosed() {
-			return
-		}
-		closed := nc.StatusChanged(nats.CLOSED)
-		nc.Close()
-		<-closed
-	})
-	return nc
+	return pooltest.Connect(t, url, append([]nats.Option{nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
 }
 
 // commit writes a decision that is to be accepted.
@@ -139,17 +118,7 @@ func relay[S any](t testing.TB, p *party, to journal.Submitter[S], cfg journal.R
 		cfg.Logger = silent
 	}
 	r = journal.NewRelay(p.Journal, to, cfg)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("relay: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return r, stop
+	return r, pooltest.Run(t, r.Run)
 }
 
 // producer returns a producer of p.
@@ -193,15 +162,7 @@ func (p *party) work(t testing.TB) *ran {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
+	pooltest.Run(t, w.Run)
 	return counts
 }
 

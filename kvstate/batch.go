@@ -42,6 +42,9 @@ func (s *Store) readMany(keys []command.Token, from uint64, done func([]Entry, e
 	if len(keys) == 0 || len(keys) > MaxBatch {
 		return fmt.Errorf("kvstate: read %d keys at once, the limit is 1 to %d", len(keys), MaxBatch)
 	}
+	if len(keys) == 1 && from == 0 {
+		return s.readOne(keys[0], done)
+	}
 	b := &batch{store: s, done: done, entries: make([]Entry, len(keys))}
 	b.request.Bytes, b.request.From = batchBytes, from
 	b.request.Keys = make([]string, len(keys))
@@ -50,6 +53,42 @@ func (s *Store) readMany(keys []command.Token, from uint64, done func([]Entry, e
 		b.request.Keys[i] = s.prefix + string(k)
 	}
 	return b.send()
+}
+
+// readOne is a read of one key, which the server answers at once and with one
+// message, where it walks through its keys for several. A lone command waits
+// for two of these.
+func (s *Store) readOne(key command.Token, done func([]Entry, error)) error {
+	body, err := json.Marshal(map[string]string{"last_by_subj": s.prefix + string(key)})
+	if err != nil {
+		return fmt.Errorf("kvstate: read %s: %w", key, err)
+	}
+	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.stream, Data: body}
+	err = s.pipe.Send(m, func(m *nats.Msg, err error) {
+		if err != nil {
+			done(nil, fmt.Errorf("kvstate: read %s: %w", key, err))
+			return
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+			done([]Entry{s.directEntry(key, m)}, nil)
+		case "404":
+			done([]Entry{{Key: key}}, nil)
+		default:
+			done(nil, fmt.Errorf("kvstate: read %s: server says %s %s", key, status, m.Header.Get("Description")))
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("kvstate: read %s: %w", key, err)
+	}
+	return nil
+}
+
+// directEntry is what a direct get has found under key.
+func (s *Store) directEntry(key command.Token, m *nats.Msg) Entry {
+	revision, _ := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	at, _ := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	return entryOf(key, revision, at, m.Header, m.Data)
 }
 
 // batch is one ReadMany under way. The pipeline calls it from one goroutine at a time.
@@ -105,12 +144,11 @@ func (b *batch) add(m *nats.Msg) {
 		}
 	}
 	key := command.Token(strings.TrimPrefix(m.Header.Get(jetstream.SubjectHeader), b.store.prefix))
-	revision, _ := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-	at, _ := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	e := b.store.directEntry(key, m)
 	if i, ok := b.index[key]; ok {
-		b.entries[i] = entryOf(key, revision, at, m.Header, m.Data)
+		b.entries[i] = e
 	}
-	b.request.From = revision + 1
+	b.request.From = e.Revision + 1
 }
 
 func (b *batch) end(m *nats.Msg) {

@@ -15,7 +15,7 @@ const (
 	// KeyAudit holds up to where the books are sealed, as JSON.
 	KeyAudit command.Token = "_audit"
 	// KeyJournal holds up to where the journal's commands have been published,
-	// and its books are closed, as JSON. No token begins with "_", so it never
+	// and its books are sealed, as JSON. No token begins with "_", so it never
 	// meets a snapshot.
 	KeyJournal command.Token = journalPrefix + "_mark"
 

@@ -9,36 +9,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // bucket starts a server with a pool and returns its bucket, and that as any client sees it.
 func bucket(t *testing.T, retention time.Duration) (*kvstate.Store, jetstream.KeyValue) {
 	t.Helper()
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{Retention: retention}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv, err := js.KeyValue(t.Context(), "main")
+	nc := pooltest.Connect(t, pooltest.Server(t).URL())
+	p := pooltest.Create(t, nc, tallyman.Settings{Retention: retention}, tallyman.Topology{})
+	kv, err := pooltest.JetStream(t, nc).KeyValue(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)
 	}

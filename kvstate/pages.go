@@ -3,14 +3,9 @@ package kvstate
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
-	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
@@ -35,58 +30,14 @@ const AllRecords command.Token = "*"
 // On a replicated bucket a follower that lags may answer: then the newest
 // revisions are missing, and come with a later call.
 func (s *Store) Page(ctx context.Context, pattern command.Token, from uint64) (entries []Entry, more bool, err error) {
-	body, err := json.Marshal(map[string]any{
-		"seq": max(from, 1), "next_by_subj": s.prefix + string(pattern), "batch": pageEntries, "max_bytes": pageBytes,
+	q := pipeline.Query{Stream: s.stream, From: from, Subject: s.prefix + string(pattern), Batch: pageEntries, Bytes: pageBytes}
+	entries, more, err = pipeline.Page(ctx, s.pipe, q, func(m pipeline.Stored) Entry {
+		return s.entryAt(m.Subject, m.Seq, m.At, m.Header, m.Data)
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("kvstate: read %s from revision %d: %w", pattern, from, err)
 	}
-	type answer struct {
-		entries []Entry
-		more    bool
-		err     error
-	}
-	answers := make(chan answer, 1)
-	var got []Entry // owned by the pipeline's goroutine until it is answered
-	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.stream, Data: body}
-	err = s.pipe.SendMany(m, func(m *nats.Msg, err error) bool {
-		if err != nil {
-			answers <- answer{err: err}
-			return false
-		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-			revision, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-			if err != nil || revision < from {
-				answers <- answer{err: fmt.Errorf("the server sent sequence %q", m.Header.Get(jetstream.SequenceHeader))}
-				return false
-			}
-			at, _ := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
-			got = append(got, s.entryAt(m.Header.Get(jetstream.SubjectHeader), revision, at, m.Header, m.Data))
-			return true
-		case "204": // the end of this answer
-			left := m.Header.Get("Nats-Num-Pending")
-			answers <- answer{entries: got, more: left != "" && left != "0" && len(got) > 0}
-		case "404": // nothing at or behind from
-			answers <- answer{entries: got}
-		default:
-			answers <- answer{err: fmt.Errorf("server says %s %s", status, m.Header.Get("Description"))}
-		}
-		return false
-	})
-	var a answer
-	if err == nil {
-		select {
-		case a = <-answers:
-			err = a.err
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("kvstate: read %s from revision %d: %w", pattern, from, err)
-	}
-	return a.entries, a.more, nil
+	return entries, more, nil
 }
 
 // Next is Page that asks the stream's leader, which never lags, for the first

@@ -8,29 +8,13 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 func TestStore_Remove(t *testing.T) {
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	nc := pooltest.Connect(t, pooltest.Server(t).URL())
+	p := pooltest.Create(t, nc, tallyman.Settings{}, tallyman.Topology{})
 	s, key := p.Records(), kvstate.PayloadKey("a")
 	put := func(value string) uint64 {
 		t.Helper()

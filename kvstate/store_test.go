@@ -12,36 +12,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // newStore starts a server with the bucket of a pool.
 func newStore(t *testing.T, settings tallyman.Settings) (*kvstate.Store, jetstream.Stream) {
 	t.Helper()
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := tallyman.Connect(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", settings, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() }) // returns nil
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bucket, err := js.Stream(t.Context(), "KV_main")
+	nc := pooltest.Connect(t, pooltest.Server(t).URL())
+	p := pooltest.Create(t, nc, settings, tallyman.Topology{})
+	bucket, err := pooltest.JetStream(t, nc).Stream(t.Context(), "KV_main")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ var (
 	postgresForms = []form{
 		{regexp.MustCompile(`\{after (\S+)\}`), "(now() + ${1}::bigint * interval '1 microsecond')"},
 		{regexp.MustCompile(`\{since (\S+)\}`), "(extract(epoch FROM now() - ${1}) * 1000000)::bigint"},
-		{regexp.MustCompile(`\{micros (\S+)\}`), "(extract(epoch FROM ${1}) * 1000000)::bigint"},
+		{regexp.MustCompile(`\{micros (\S+)\}`), "CASE ${1} WHEN 'infinity' THEN NULL WHEN '-infinity' THEN 0 ELSE (extract(epoch FROM ${1}) * 1000000)::bigint END"},
 		{regexp.MustCompile(`\{time (\S+)\}`), "${1}::timestamptz"},
 		{regexp.MustCompile(`\{integer (\S+)\}`), "${1}::bigint"},
 		{regexp.MustCompile(`\{now\}`), "now()"},

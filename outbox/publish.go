@@ -59,6 +59,10 @@ func (r *Relay) submit(ctx context.Context, b batch, answers chan<- answer) {
 			answers <- answer{i, fmt.Errorf("not submitted: %w", context.Cause(ctx))}
 			continue
 		}
+		if err := b.rows[i].broken; err != nil {
+			answers <- answer{i, err}
+			continue
+		}
 		err := r.cfg.Submitter.SubmitAsync(ctx, b.rows[i].Command, func(err error) { answers <- answer{i, err} })
 		if err != nil {
 			answers <- answer{i, err}

@@ -201,6 +201,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		b, err := r.claim(context.WithoutCancel(ctx))
 		switch {
 		case len(b.rows) > 0:
+			if err != nil {
+				r.log.Warn("not all rows that were due could be claimed", "error", err)
+			}
 			databaseAway.Reset()
 			publishing.Go(func() {
 				defer func() { <-slots }()

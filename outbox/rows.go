@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -24,6 +25,7 @@ type row struct {
 	attempts   int64
 	keyed      bool
 	takenFrom  string // the relay whose lease had ended, if any
+	broken     error  // why the rest could not be read; nil if it was
 }
 
 // outcome is what becomes of a claimed row that is not published.
@@ -220,7 +222,16 @@ func (r *rows) claim(ctx context.Context, s statement, which any) ([]row, error)
 			takenFrom sql.NullString
 		)
 		if err := found.Scan(&c.seq, &c.ID, &c.Kind, &c.Queue, &c.ContentType, &c.Payload, &notAfter, &c.keyed, &c.deliveries, &c.attempts, &takenFrom); err != nil {
-			return nil, err
+			// SQLite stores anything in any column. Such a row was written by
+			// hand, and must not keep back those that were claimed with it.
+			var id, other any
+			if found.Scan(&c.seq, &id, &other, &other, &other, &other, &other, &other, &c.deliveries, &other, &other) != nil {
+				return claimed, err
+			}
+			c.broken = fmt.Errorf("%w: the row cannot be read: %w", command.ErrMalformed, err)
+			c.Command = command.Command{ID: fmt.Sprint(id)}
+			claimed = append(claimed, c)
+			continue
 		}
 		if notAfter.Valid {
 			c.NotAfter = time.UnixMicro(notAfter.Int64).UTC()

@@ -1,7 +1,6 @@
 package stream_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/stream"
 	"go.uber.org/goleak"
 )
@@ -24,20 +24,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newStream starts a server with the command stream of a pool.
 func newStream(t *testing.T, cfg stream.Config) (*stream.Stream, jetstream.JetStream) {
 	t.Helper()
-	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	nc, err := server.Connect(nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	nc, err := pooltest.Server(t).Connect(nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := pooltest.JetStream(t, nc)
 	pipe, err := pipeline.New(nc, pipeline.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +95,7 @@ func fetch(t *testing.T, s *stream.Stream, b *inbox, wake chan struct{}) *stream
 	f := s.NewFetcher(stream.FetchConfig{
 		Queue: "default", Expires: 200 * time.Millisecond, Want: b.wanted, Wake: wake, Deliver: b.deliver, Notice: b.notice,
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("fetcher: %v", err)
-		}
-	})
+	pooltest.Run(t, f.Run)
 	return f
 }
 

@@ -39,7 +39,7 @@ func orDenied(ctx context.Context, err error) error {
 		return denied
 	}
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return ErrNoQueue
+		return fmt.Errorf("%w; tallyman status lists those that there are", ErrNoQueue)
 	}
 	return pipeline.Away(err)
 }

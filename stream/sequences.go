@@ -2,12 +2,9 @@ package stream
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strconv"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 const (
@@ -57,49 +54,6 @@ func (s *Stream) Sequences(ctx context.Context, upTo uint64, visit func(seq uint
 // positions reads one batch that begins at the first command with a sequence
 // of at least from, and tells whether there are more behind it.
 func (s *Stream) positions(ctx context.Context, from uint64) (batch []position, more bool, err error) {
-	body, err := json.Marshal(map[string]any{"seq": from, "batch": walkBatch, "max_bytes": walkBytes})
-	if err != nil {
-		return nil, false, err
-	}
-	type answer struct {
-		batch []position
-		more  bool
-		err   error
-	}
-	answers := make(chan answer, 1)
-	var got []position // owned by the pipeline's goroutine until it is answered
-	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.name, Data: body}
-	err = s.pipe.SendMany(m, func(m *nats.Msg, err error) bool {
-		if err != nil {
-			answers <- answer{err: err}
-			return false
-		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-			seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-			if err != nil || seq < from {
-				answers <- answer{err: fmt.Errorf("the server sent sequence %q", m.Header.Get(jetstream.SequenceHeader))}
-				return false
-			}
-			got = append(got, position{seq, m.Header.Get(jetstream.SubjectHeader)})
-			return true
-		case "204": // the end of this answer
-			left := m.Header.Get("Nats-Num-Pending")
-			answers <- answer{batch: got, more: left != "" && left != "0" && len(got) > 0}
-		case "404": // nothing at or behind from
-			answers <- answer{batch: got}
-		default:
-			answers <- answer{err: fmt.Errorf("server says %s %s", status, m.Header.Get("Description"))}
-		}
-		return false
-	})
-	if err != nil {
-		return nil, false, err
-	}
-	select {
-	case a := <-answers:
-		return a.batch, a.more, a.err
-	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
-	}
+	q := pipeline.Query{Stream: s.name, From: from, Batch: walkBatch, Bytes: walkBytes}
+	return pipeline.Page(ctx, s.pipe, q, func(m pipeline.Stored) position { return position{m.Seq, m.Subject} })
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pgtest"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"go.uber.org/goleak"
 )
 
@@ -34,20 +34,7 @@ func newPool(t *testing.T, cfg embedded.Config) (*embedded.Server, *tallyman.Poo
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	nc, err := tallyman.Connect(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := tallyman.Open(t.Context(), nc, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return s, p
+	return s, pooltest.Create(t, pooltest.Connect(t, s.URL()), tallyman.Settings{}, tallyman.Topology{})
 }
 
 // work runs a worker until the test ends.
@@ -59,13 +46,5 @@ func work(t *testing.T, p *tallyman.Pool, handle tallyman.HandlerFunc) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("worker: %v", err)
-		}
-	})
+	pooltest.Run(t, w.Run)
 }

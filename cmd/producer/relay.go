@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -102,7 +101,11 @@ func (r *Relay) Run(ctx context.Context, common *cli.Common, _ *cli.Out) error {
 		err := relay.Run(working)
 		return errors.Join(err, closeProducer(producer))
 	}, func(error) { stop() })
-	g.Add(func() error { return watchSignals(signals, over, stop, log) }, func(error) {})
+	told := func(s os.Signal) {
+		log.Info("stopping; a second signal ends at once", "signal", s.String())
+		stop()
+	}
+	g.Add(func() error { return cli.WatchSignals(signals, over, told, log) }, func(error) {})
 	if db.Dialect == outbox.Postgres {
 		g.Add(func() error { return pgxtx.Listen(working, db.DSN, relay.Wake, log) }, func(error) { stop() })
 	}
@@ -124,22 +127,4 @@ func closeProducer(p *tallyman.Producer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return p.Close(ctx)
-}
-
-// watchSignals stops on the first signal, and ends the process at once on the
-// second: what is under way is then taken over by others after its lease.
-func watchSignals(signals <-chan os.Signal, over <-chan struct{}, stop func(), log *slog.Logger) error {
-	for first := true; ; first = false {
-		select {
-		case <-over:
-			return nil
-		case s := <-signals:
-			if !first {
-				log.Error("second signal, ending at once", "signal", s.String())
-				os.Exit(cli.ExitFailed)
-			}
-			log.Info("stopping; a second signal ends at once", "signal", s.String())
-			stop()
-		}
-	}
 }

@@ -107,4 +107,13 @@ func TestAudit_BesideAnOutbox(t *testing.T) {
 	exec(`INSERT INTO tallyman_outbox (id, queue, kind, content_type, payload, digest, state, due_at, published_at) VALUES ('lost', 'default', 'k', '', x'', '', 'published', 1, 1)`)
 	s.run(t, "audit", "--db", dsn).expect(t, 6, `"lost"`)
 	s.run(t, "why", "lost", "--db", dsn).expect(t, 0, "it was lost")
+
+	// A row that failed holds up those of its key, whatever relays do.
+	for i, c := range []struct{ id, state, at string }{{"first", "failed", "NULL"}, {"second", "pending", "1"}, {"later", "failed", "4102444800000000"}} {
+		key := []string{"'key'", "'key'", "NULL"}[i]
+		exec(`INSERT INTO tallyman_outbox (id, queue, kind, content_type, payload, digest, state, due_at, order_key, available_at) VALUES ('` + c.id + `', 'default', 'k', '', x'', '', '` + c.state + `', 1, ` + key + `, ` + c.at + `)`)
+	}
+	s.run(t, "why", "first", "--db", dsn).expect(t, 0, "no relay tries any more", "outbox.Retry")
+	s.run(t, "why", "second", "--db", dsn).expect(t, 0, `waits in the outbox behind "first"`)
+	s.run(t, "why", "later", "--db", dsn).expect(t, 0, "tries again from 00:00:00 UTC on")
 }

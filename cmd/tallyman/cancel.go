@@ -31,6 +31,11 @@ func (c *cancelCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 			done, err := d.Cancel(ctx, act, id)
 			if err != nil {
 				failed = append(failed, err)
+				if c.JSON {
+					if err := out.JSON(map[string]any{"id": id, "cancelled": false, "error": err.Error()}); err != nil {
+						return err
+					}
+				}
 				if len(c.IDs) > 1 {
 					fmt.Fprintf(os.Stderr, "tallyman: %v\n", err)
 				}

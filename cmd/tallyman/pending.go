@@ -55,7 +55,7 @@ func (c *listCommand) listPending(ctx context.Context, pool *tallyman.Pool, out 
 		if len(page) == 0 {
 			return nil
 		}
-		entries, err := readMany(ctx, pool, keys)
+		entries, err := pool.Records().ReadManyWait(ctx, keys)
 		for i := range entries {
 			if entries[i].Raw == nil && err == nil {
 				err = visit(page[i])
@@ -86,21 +86,4 @@ func (c *listCommand) listPending(ctx context.Context, pool *tallyman.Pool, out 
 		err = nil
 	}
 	return errors.Join(err, t.Flush())
-}
-
-func readMany(ctx context.Context, pool *tallyman.Pool, keys []command.Token) ([]kvstate.Entry, error) {
-	type answer struct {
-		entries []kvstate.Entry
-		err     error
-	}
-	answers := make(chan answer, 1)
-	if err := pool.Records().ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		return a.entries, a.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }

@@ -45,10 +45,11 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("retention", s.Retention)
 }
 
-// line makes s fit into a cell: what would move the cursor becomes a space.
+// line makes s fit into a cell: what would move the cursor, or turn the
+// direction of writing, becomes a space.
 func line(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return ' '
 		}
 		return r

@@ -47,13 +47,19 @@ func rowEvents(r *outbox.Status) []story.Event {
 
 // rowVerdict says where a command stands of which the pool knows nothing.
 func rowVerdict(r *outbox.Status) string {
+	switch {
+	case r.State != "published" && r.Behind != "":
+		return fmt.Sprintf("It waits in the outbox behind %q, which has the same order key and comes first: ask why of that.", r.Behind)
+	case r.State == "failed" && !r.Due.IsZero():
+		return fmt.Sprintf("It has not reached the pool; a relay tries again from %s on.", r.Due.Format("15:04:05 UTC"))
+	}
 	switch r.State {
 	case "pending":
 		return "It waits in the outbox, and the pool has not got it: a relay has to run."
 	case "sending":
 		return fmt.Sprintf("Relay %q is sending it, until %s at the latest; then another one may.", r.Owner, r.Due.Format("15:04:05 UTC"))
 	case "failed":
-		return "It has not reached the pool, and no relay tries any more: remove the cause, and make the row pending again."
+		return "It has not reached the pool, and no relay tries any more: remove the cause, then outbox.Retry or outbox.Discard."
 	}
 	return "It was published, and the pool knows nothing of it any more: its receipt has expired, or it was lost. Ask: tallyman audit --db."
 }

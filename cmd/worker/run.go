@@ -83,7 +83,11 @@ func (f *Flags) Run(ctx context.Context, common *cli.Common, _ *cli.Out) error {
 		defer closePool()
 		return w.Run(working)
 	}, func(error) { drain() })
-	g.Add(func() error { return watchSignals(signals, over, drain, log) }, func(error) {})
+	told := func(s os.Signal) {
+		log.Info("draining; a second signal ends at once", "signal", s.String())
+		drain()
+	}
+	g.Add(func() error { return cli.WatchSignals(signals, over, told, log) }, func(error) {})
 	if web != nil {
 		log.Info("serving /healthz, /readyz and /metrics", "http", web.Addr().String())
 		g.Add(func() error { return probes.Serve(web, probes.New(w.Ready, m.Handler()), over) }, func(error) {})
@@ -170,22 +174,4 @@ func report(nc *nats.Conn, log *slog.Logger) {
 	nc.SetReconnectHandler(func(nc *nats.Conn) {
 		log.Info("connected again", "url", nc.ConnectedUrlRedacted())
 	})
-}
-
-// watchSignals drains on the first signal, and ends the process at once on the
-// second: what is under way is then taken over by others after its lease.
-func watchSignals(signals <-chan os.Signal, over <-chan struct{}, drain func(), log *slog.Logger) error {
-	for first := true; ; first = false {
-		select {
-		case <-over:
-			return nil
-		case s := <-signals:
-			if !first {
-				log.Error("second signal, ending at once", "signal", s.String())
-				os.Exit(cli.ExitFailed)
-			}
-			log.Info("draining; a second signal ends at once", "signal", s.String())
-			drain()
-		}
-	}
 }

@@ -1,5 +1,6 @@
 // Package pipeline sends JetStream requests without waiting for each other and
-// hands every answer to the callback of its request.
+// hands every answer to the callback of its request. [Page] reads a part of a
+// stream by one request, and waits.
 //
 // One subscription carries all answers of a connection; a request costs a slot
 // in a table and no goroutine, channel or timer of its own. It is what lets a

@@ -87,6 +87,10 @@ var table = map[string]rule{
 	"internal/pgtest": {
 		why: "it finds a PostgreSQL for tests, whatever they test",
 	},
+	"internal/pooltest": {
+		may: []string{root, "embedded"},
+		why: "it sets the scene of tests as a user would",
+	},
 	"images/*": {
 		why: "what goes into an image beside the commands stands alone",
 	},
@@ -125,7 +129,7 @@ var outside = []struct {
 	{"modernc.org/sqlite", []string{"cmd/*", "examples/*"},
 		"the outbox works on database/sql; which driver a service links is its own choice"},
 	{"github.com/nats-io/nats.go",
-		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "journal", "audit", "embedded", "cmd/*", "examples/*"},
+		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "internal/pooltest", "journal", "audit", "embedded", "cmd/*", "examples/*"},
 		"command, dedupe and lease are tested without a server, and relay and runner act through the root"},
 }
 

@@ -3,9 +3,11 @@
 package e2e
 
 import (
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -175,4 +177,62 @@ func TestKill_AroundAnEffect(t *testing.T) {
 		}
 		checkBooks(t, s)
 	})
+}
+
+// TestKill_AtRandomMoments kills workers while each is in the middle of several
+// commands, and looks where those who took over went on.
+func TestKill_AtRandomMoments(t *testing.T) {
+	t.Parallel()
+	const commands, steps, kills = 24, 30, 8
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	settings := short
+	settings.MaxAttempts = kills + 2
+	s := newStand(t, settings)
+	s.amnesia = true // a worker that dies in its first attempt leaves no count
+	for i := range commands {
+		s.submit(t, "steps", "r-"+strconv.Itoa(i), strconv.Itoa(steps)+" 20ms")
+	}
+	for range kills {
+		w := s.worker(t)
+		await(t, "some steps", func() bool { return len(s.of(t, "step", "r-"+strconv.Itoa(random.IntN(commands)))) > 0 })
+		pause := time.NewTimer(time.Duration(random.IntN(300)) * time.Millisecond)
+		<-pause.C
+		w.kill()
+	}
+	s.worker(t)
+	for i := range commands {
+		s.receipt(t, "r-"+strconv.Itoa(i))
+	}
+	s.settle(t)
+	checkBooks(t, s)
+
+	resumed := 0
+	for i := range commands {
+		id := "r-" + strconv.Itoa(i)
+		first := map[int]int{} // step of each attempt
+		for _, l := range s.of(t, "step", id) {
+			at, err := strconv.Atoi(l.detail)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, known := first[l.attempt]; !known {
+				first[l.attempt] = at
+			}
+		}
+		for attempt, at := range first {
+			durable, known := s.wit.claimedAt(id, attempt)
+			if attempt == 1 || !known {
+				continue
+			}
+			resumed++
+			if at != int(durable)+1 {
+				t.Errorf("%s: attempt %d went on with step %d, and %d was durable when it was claimed", id, attempt, at, durable)
+			}
+		}
+	}
+	if resumed < commands {
+		t.Errorf("only %d takeovers were seen, want at least %d", resumed, commands)
+	}
 }

@@ -118,3 +118,15 @@ func (w *witness) check() (faults []string) {
 	}
 	return faults
 }
+
+// claimedAt returns the offset of the record with which an attempt was claimed.
+func (w *witness) claimedAt(id string, attempt int) (offset uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.revisions[id] {
+		if r != nil && r.State == kvstate.Claimed && r.Attempt == attempt {
+			return r.Offset, true
+		}
+	}
+	return 0, false
+}

@@ -1,4 +1,5 @@
-// Package metrics turns a worker's events into Prometheus metrics.
+// Package metrics turns the events of a worker, and the counts of a relay, into
+// Prometheus metrics.
 //
 // # Guarantees
 //

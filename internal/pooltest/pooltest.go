@@ -1,0 +1,119 @@
+// Package pooltest sets the scene of tests that need a pool on a real server.
+// Nothing else may import it.
+//
+// Whatever it returns ends with the test, last come first, and leaves no
+// goroutine behind. What goes wrong here fails the test at once.
+package pooltest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/embedded"
+)
+
+// Server starts a server of the test's own.
+func Server(t testing.TB) *embedded.Server {
+	t.Helper()
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Cluster starts a cluster of three servers.
+func Cluster(t testing.TB) *embedded.Cluster {
+	t.Helper()
+	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Connect connects as users do. What the server says out of turn is not for
+// the terminal; options may say otherwise.
+func Connect(t testing.TB, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := tallyman.Connect(url, append([]nats.Option{nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		closed := nc.StatusChanged(nats.CLOSED)
+		if !nc.IsClosed() {
+			nc.Close()
+			<-closed
+		}
+	})
+	return nc
+}
+
+// JetStream is what any other client sees.
+func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// Create makes the pool "main" if there is none, and opens it.
+func Create(t testing.TB, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) *tallyman.Pool {
+	t.Helper()
+	if err := tallyman.Create(t.Context(), nc, "main", settings, topology); err != nil {
+		t.Fatal(err)
+	}
+	return Open(t, nc)
+}
+
+// Open opens the pool "main".
+func Open(t testing.TB, nc *nats.Conn) *tallyman.Pool {
+	t.Helper()
+	p, err := tallyman.Open(t.Context(), nc, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() }) // returns nil
+	return p
+}
+
+// Run calls run, such as that of a worker, until stop is called or the test is
+// over. Stop returns once it has ended, and fails the test if it ended badly.
+func Run(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("what ran ended with: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// Await polls until ok, and fails the test if ctx ends before.
+func Await(t testing.TB, ctx context.Context, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
