@@ -107,21 +107,24 @@ func workOn(ctx context.Context, f *field, b *streamBooks, workers, n int, s sam
 		return err
 	}
 	done := func() (int, error) {
-		_, now, err := b.states(ctx)
-		return int(now.NumSubjects - entries.NumSubjects), err
+		now, err := b.entries.Info(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("read state of the receipts: %w", err)
+		}
+		return int(now.State.NumSubjects - entries.NumSubjects), nil
 	}
 	m := &meter{f: f}
 	if err := m.begin(ctx, workers, ""); err != nil {
 		return err
 	}
 	defer m.close()
-	first, err := m.until(ctx, func() (bool, error) { d, err := done(); return d > 0, err })
+	first, err := m.until(ctx, pollInterval, func() (bool, error) { d, err := done(); return d > 0, err })
 	if err != nil {
 		return err
 	}
 	s["first"] = first.Sub(m.start).Seconds() * 1000
 	var reached int
-	end, err := m.until(ctx, func() (_ bool, err error) { reached, err = done(); return reached >= n, err })
+	end, err := m.until(ctx, lookInterval, func() (_ bool, err error) { reached, err = done(); return reached >= n, err })
 	if err != nil {
 		return err
 	}

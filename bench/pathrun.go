@@ -45,9 +45,16 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	}
 	defer m.close()
 	want := commands.LastSeq + uint64(n*p.born)
-	end, err := m.until(ctx, func() (bool, error) {
-		commands, _, err := b.states(ctx)
-		return commands.LastSeq >= want && commands.Msgs == uint64(n*p.born), err
+	every := lookInterval
+	if l.Quick {
+		every = pollInterval
+	}
+	end, err := m.until(ctx, every, func() (bool, error) {
+		info, err := b.commands.Info(ctx)
+		if err != nil {
+			return false, fmt.Errorf("read state of the commands: %w", err)
+		}
+		return info.State.LastSeq >= want && info.State.Msgs == uint64(n*p.born), nil
 	})
 	if err != nil {
 		return report{}, err
@@ -80,7 +87,7 @@ func hold(ctx context.Context, f *field, b *streamBooks, p path, n int, lease ti
 	if _, err := holder.ask(ctx, "go"); err != nil {
 		return err
 	}
-	if _, err := m.until(ctx, func() (bool, error) {
+	if _, err := m.until(ctx, lookInterval, func() (bool, error) {
 		_, entries, err := b.states(ctx)
 		return entries.NumSubjects >= b.before+uint64(n), err
 	}); err != nil {
