@@ -102,9 +102,10 @@ func (r *run) begin(e kvstate.Entry) {
 	}
 	r.saw(e.Record, e.Revision)
 	found := dedupe.Judge(r.env, r.d.Seq, e, time.Now())
-	if (found == dedupe.Settled || found == dedupe.Repeated) && !e.Record.State.Final() && !r.sure {
-		// Parked is an end that a human can undo, and nothing written from here
-		// on would notice that this answer is old: ask the leader.
+	settled := found == dedupe.Settled && !e.Record.State.Final() // parked is an end that a human can undo
+	if !r.sure && (settled || found == dedupe.Repeated || found == dedupe.Rival || found == dedupe.Conflict) {
+		// What follows is not written over that record, so nothing would notice
+		// that this answer is old: ask the leader.
 		r.sure = true
 		go r.judgeAnew(nil)
 		return
