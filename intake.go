@@ -264,6 +264,7 @@ func (r *run) enter() {
 	r.claim.cmd, r.claim.attempt, r.claim.saver = &r.env.Command, r.attempt, r
 	r.claim.pace = pace{every: r.route.SaveEvery, count: r.route.SaveCount}
 	r.claim.limit = r.w.pool.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
+	r.claim.largest = r.w.pool.commands.Limit()
 	if r.base != nil {
 		r.claim.token = r.base.Token
 		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}

@@ -3,6 +3,7 @@ package tallyman
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,4 +112,27 @@ func TestWorker_ParksAndAbsorbsNothingOnAnOldAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A follow-up that fitted into the receipt, but not into the record that parks
+// what cannot be born, kept its parent in the stream for ever.
+func TestClaim_FollowUp_RefusesWhatCouldNotBeSubmitted(t *testing.T) {
+	t.Parallel()
+	settings := Settings{Lease: 6 * time.Second, MaxAttempts: 1}.WithDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.NewServer(memory.Config{Lease: settings.Lease, Retention: DefaultRetention})
+		h := s.Connect("w", nil)
+		large := make([]byte, h.Records().Limit()-300)
+		stop := workOnDouble(t, h, settings, func(_ context.Context, c *Claim) (Result, error) {
+			return Result{}, c.FollowUp(Command{ID: "child", Kind: "k", Payload: large})
+		})
+		sendOnDouble(t, s, "a")
+		time.Sleep(time.Minute)
+		stop()
+		if r := s.Entry("a").Record; r == nil || len(s.Held()) > 0 {
+			t.Errorf("%d commands are left in the stream, and the record is %+v", len(s.Held()), r)
+		} else if r.State != kvstate.Parked || !strings.Contains(r.Error, ErrTooLarge.Error()) {
+			t.Errorf("got %s %q, want it parked for a follow-up that is too large", r.State, r.Error)
+		}
+	})
 }
