@@ -75,6 +75,10 @@ func (r *run) exec() (keep bool) {
 			return true
 		}
 	}
+	if !r.open() && r.expired() { // while it waited for the slot, or for its claim
+		r.park(kvstate.ReasonExpired, r.tooLate())
+		return true
+	}
 	ctx, cancel := context.WithCancelCause(r.w.handlers)
 	defer cancel(nil)
 	r.mu.Lock()

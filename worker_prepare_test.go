@@ -241,6 +241,41 @@ func TestClaim_Prepare(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the follow-ups that Confirm asks for are born if it says done, and only then", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, brisk, tallyman.Topology{})
+		var handled atomic.Int64
+		start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
+			tallyman.Route{Kind: "mail", Handler: tallyman.HandlerFunc(echo)},
+			tallyman.Route{Kind: "pay",
+				Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+					handled.Add(1)
+					_, err := c.Prepare(ctx, []byte("x"))
+					return tallyman.Result{}, errors.Join(errBroken, err)
+				}),
+				Confirm: func(_ context.Context, c *tallyman.Claim, _ []byte) (tallyman.Finding, tallyman.Result, error) {
+					id := fmt.Sprint("mail-", c.Attempt())
+					if err := c.FollowUp(tallyman.Command{ID: id, Kind: "mail"}); err != nil {
+						return tallyman.Unknown, tallyman.Result{}, err
+					}
+					if c.Attempt() == 2 {
+						return tallyman.NotDone, tallyman.Result{}, nil
+					}
+					return tallyman.Done, tallyman.Result{}, nil
+				},
+			})})
+		r.submit(t, tallyman.Command{ID: "p", Kind: "pay"})
+		if got, err := r.Wait(r.ctx, "p"); err != nil || got.State != tallyman.Completed {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if got, err := r.Wait(r.ctx, "mail-3"); err != nil || got.State != tallyman.Completed {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		r.emptied(t)
+		if e := r.entry(t, "mail-2"); e.Record != nil || handled.Load() != 2 {
+			t.Errorf("got %+v of a follow-up that was taken back, and the handler ran %d times, want 2", e.Record, handled.Load())
+		}
+	})
 	t.Run("of a batch, Confirm saves what has happened and lets the rest go on", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, brisk, tallyman.Topology{})

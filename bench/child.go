@@ -11,9 +11,6 @@ import (
 	"runtime/pprof"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 )
 
 // childCommand is the hidden first argument with which the program executes
@@ -22,12 +19,16 @@ const childCommand = "child"
 
 // order tells a child what it is.
 type order struct {
-	Role       string `json:"role"` // server, produce or work
+	Role       string `json:"role"` // server, node, produce, work or hold
 	Dir        string `json:"dir,omitempty"`
 	URL        string `json:"url,omitempty"`
-	Contestant string `json:"contestant,omitempty"`
+	System     string `json:"system,omitempty"`     // of a server
+	Contestant string `json:"contestant,omitempty"` // of the others
 	N          int    `json:"n,omitempty"`
 	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
+	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
+	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
+	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
 	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
 }
 
@@ -42,7 +43,7 @@ type report struct {
 	// of the work that the line asked for
 	Start time.Time     `json:"start,omitzero"`
 	End   time.Time     `json:"end,omitzero"`
-	CPU   time.Duration `json:"cpu,omitempty"` // since the process began
+	CPU   time.Duration `json:"cpu,omitempty"` // since the process began, or the server that it runs
 	Peak  int64         `json:"peak,omitempty"`
 }
 
@@ -88,20 +89,20 @@ func runChild(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 		defer pprof.StopCPUProfile()
 	}
 
-	ready, respond, closeChild, err := openChild(ctx, o, &say)
+	c, err := openChild(ctx, o, &say)
 	if err != nil {
 		return say.fail(err)
 	}
-	defer closeChild()
-	if err := say.say(ready); err != nil {
+	defer c.close()
+	if err := say.say(c.ready); err != nil {
 		return err
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
-		r, err := respond(lines.Text())
+		r, err := c.respond(lines.Text())
 		if err != nil {
 			return say.fail(err)
 		}
-		if r.CPU, err = cpuTime(); err != nil {
+		if r.CPU, err = c.cpu(); err != nil {
 			return err
 		}
 		if r.Peak, err = peakRSS(); err != nil {
@@ -114,40 +115,78 @@ func runChild(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 	return nil
 }
 
-func openChild(ctx context.Context, o order, say *speaker) (report, answer, func(), error) {
-	if o.Role == "server" {
-		return openServer(o.Dir)
+// child is what a process does in its role.
+type child struct {
+	ready   report
+	respond answer
+	cpu     func() (time.Duration, error)
+	close   func()
+}
+
+func openChild(ctx context.Context, o order, say *speaker) (child, error) {
+	switch o.Role {
+	case "server":
+		sys, err := systemNamed(o.System)
+		if err != nil {
+			return child{}, err
+		}
+		return openServer(sys.name(), func() (*runningServer, error) { return sys.start(ctx, o.Dir) })
+	case "node":
+		return openServer("node", func() (*runningServer, error) { return startNode(o) })
 	}
 	c, err := contestantNamed(o.Contestant)
 	if err != nil {
-		return report{}, nil, nil, err
+		return child{}, err
 	}
-	nc, err := nats.Connect(o.URL, nats.Name("bench "+o.Role))
-	if err != nil {
-		return report{}, nil, nil, fmt.Errorf("connect to %s: %w", o.URL, err)
-	}
+	opened := child{cpu: cpuTime, close: func() {}}
 	switch o.Role {
 	case "produce":
-		return report{}, produceAnswer(ctx, c, nc, o), nc.Close, nil
-	case "work":
-		return report{}, workAnswer(ctx, c, nc, say), nc.Close, nil
+		opened.respond = produceAnswer(ctx, c, o)
+	case "work", "hold":
+		work, err := workOf(c, o)
+		if err != nil {
+			return child{}, err
+		}
+		opened.respond = workAnswer(ctx, work, say)
+	default:
+		return child{}, fmt.Errorf("no child has the role %q", o.Role)
 	}
-	nc.Close()
-	return report{}, nil, nil, fmt.Errorf("no child has the role %q", o.Role)
+	return opened, nil
+}
+
+func openServer(name string, start func() (*runningServer, error)) (child, error) {
+	s, err := start()
+	if err != nil {
+		return child{}, fmt.Errorf("start %s: %w", name, err)
+	}
+	return child{
+		ready: report{URL: s.url, Version: s.version, Durability: s.durability},
+		respond: func(line string) (report, error) {
+			if line != "usage" {
+				return report{}, fmt.Errorf("a server does not know %q", line)
+			}
+			return usageOnly()
+		},
+		cpu:   s.cpu,
+		close: s.stop,
+	}, nil
 }
 
 // usageOnly answers with what the process has used, which runChild fills in.
 func usageOnly() (report, error) { return report{End: time.Now()}, nil }
 
 // produceAnswer submits everything on "go" and answers when all is accepted.
-func produceAnswer(ctx context.Context, c Contestant, nc *nats.Conn, o order) answer {
+func produceAnswer(ctx context.Context, c Contestant, o order) answer {
 	return func(line string) (report, error) {
 		switch line {
 		case "usage":
 			return usageOnly()
 		case "go":
-			start := time.Now()
-			err := c.Produce(ctx, nc, commandsOf(o.N, o.Rate))
+			var start time.Time
+			err := c.Produce(ctx, o.URL, func(yield func(Command) bool) {
+				start = time.Now() // it is connected and asks for the first one
+				commandsOf(o.N, o.Rate)(yield)
+			})
 			return report{Start: start, End: time.Now()}, err
 		}
 		return report{}, fmt.Errorf("a producer does not know %q", line)
@@ -156,13 +195,13 @@ func produceAnswer(ctx context.Context, c Contestant, nc *nats.Conn, o order) an
 
 // workAnswer starts to work on "go", answers at once, and stops on "stop". If
 // the work ends before that, it reports this unasked.
-func workAnswer(ctx context.Context, c Contestant, nc *nats.Conn, say *speaker) answer {
+func workAnswer(ctx context.Context, do func(context.Context) error, say *speaker) answer {
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	work := func() {
-		err := c.Work(ctx, nc)
+		err := do(ctx)
 		if ctx.Err() == nil {
-			say.fail(fmt.Errorf("the work ended early: %w", err))
+			_ = say.fail(fmt.Errorf("the work ended early: %w", err)) // returned below
 		}
 		done <- err
 	}
@@ -182,54 +221,3 @@ func workAnswer(ctx context.Context, c Contestant, nc *nats.Conn, say *speaker) 
 		return report{}, fmt.Errorf("a worker does not know %q", line)
 	}
 }
-
-// openServer runs a standalone server with file storage in dir and the
-// default sync interval.
-func openServer(dir string) (report, answer, func(), error) {
-	s, err := server.NewServer(&server.Options{
-		ServerName: "bench",
-		Host:       "127.0.0.1",
-		Port:       server.RANDOM_PORT,
-		JetStream:  true,
-		StoreDir:   dir,
-		NoSigs:     true,
-	})
-	if err != nil {
-		return report{}, nil, nil, fmt.Errorf("create server: %w", err)
-	}
-	s.SetLoggerV2(stderrLogger{}, false, false, false)
-	s.Start()
-	closeServer := func() { s.Shutdown(); s.WaitForShutdown() }
-	if !s.ReadyForConnections(10 * time.Second) {
-		closeServer()
-		return report{}, nil, nil, errors.New("the server was not ready within 10 s")
-	}
-	ready := report{URL: s.ClientURL(), Version: server.VERSION, Durability: durability(s.JetStreamConfig())}
-	respond := func(line string) (report, error) {
-		if line != "usage" {
-			return report{}, fmt.Errorf("a server does not know %q", line)
-		}
-		return usageOnly()
-	}
-	return ready, respond, closeServer, nil
-}
-
-// durability says in words what an acknowledged message survives.
-func durability(c *server.JetStreamConfig) string {
-	if c.SyncAlways {
-		return "file storage, R1, fsync before every ack: survives a power cut"
-	}
-	return fmt.Sprintf("file storage, R1, fsync every %v: survives a killed process, not a power cut", c.SyncInterval)
-}
-
-// stderrLogger shows what a server complains of and drops the rest.
-type stderrLogger struct{}
-
-func (stderrLogger) Noticef(string, ...any) {}
-func (stderrLogger) Debugf(string, ...any)  {}
-func (stderrLogger) Tracef(string, ...any)  {}
-func (stderrLogger) Warnf(f string, a ...any) {
-	fmt.Fprintf(os.Stderr, "server: "+f+"\n", a...)
-}
-func (l stderrLogger) Errorf(f string, a ...any) { l.Warnf(f, a...) }
-func (l stderrLogger) Fatalf(f string, a ...any) { l.Warnf(f, a...) }

@@ -7,18 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
-// The assets that every contestant creates under the same names, so that the
-// harness can watch them from outside.
+// Those that the report treats apart.
 const (
-	poolName      = "bench"
-	commandStream = "bench_commands"
-	receiptStream = "KV_bench"
-	queueName     = "default"
-	kindName      = "noop"
+	boundName    = "raw"
+	tallymanName = "tallyman"
 )
 
 const (
@@ -27,25 +21,56 @@ const (
 	maxPending  = 4000 // submissions on their way to the server
 )
 
-// Contestant is one way to turn commands into receipts. It is called in
-// several processes, each of which has an instance and a connection of its own.
+// Contestant is one way to turn commands into durable completions. It is
+// called in several processes, each of which has an instance of its own, and
+// connects by itself to the server at url.
 type Contestant interface {
-	// Name is what the report and --only call it: one lower-case word.
+	// Name is what the report and --only call it: lower case, no commas.
 	Name() string
-	// Create makes the stream, its consumer and the bucket on an empty server.
-	Create(ctx context.Context, nc *nats.Conn) error
+	// System is the server that it needs.
+	System() system
+	// Share is the part of the load that it gets: 1 for all, 10 for a tenth, so
+	// that a slow one does not take minutes for a scenario.
+	Share() int
+	// Create makes what it needs on an empty server.
+	Create(ctx context.Context, url string) error
 	// Produce submits every command and returns when the server has accepted
 	// all of them, or with the first error. It may keep maxPending in flight.
-	Produce(ctx context.Context, nc *nats.Conn, commands iter.Seq[Command]) error
-	// Work turns commands into receipts and acks them until ctx ends; then
-	// it returns nil. Its handler does nothing and its result is empty.
-	Work(ctx context.Context, nc *nats.Conn) error
+	Produce(ctx context.Context, url string, commands iter.Seq[Command]) error
+	// Work completes commands until ctx ends; then it returns nil. Its handler
+	// does nothing and its result is empty.
+	Work(ctx context.Context, url string) error
+	// Watch reads from outside what becomes of the commands, after Create.
+	Watch(ctx context.Context, url string) (books, error)
 }
 
-// contestants lists all of them. The first is the bound that the others are
-// compared with.
+// books tell what became of the commands. They are read from the server and
+// never reported by a contestant, and serve one caller at a time.
+type books interface {
+	// Time prepares to tell when each command is completed, where the server
+	// does not keep that itself. It is called before the first command, and only
+	// if the times are wanted: it may slow the server down a little.
+	Time(ctx context.Context) error
+	// Settled tells whether n commands are completed and none is left, and when
+	// the last one was. It costs the server next to nothing.
+	Settled(ctx context.Context, n int) (end time.Time, done bool, err error)
+	// Completions returns the IDs of all completed commands and, after Time,
+	// when each was. It fails if one is not completed or was more than once.
+	Completions(ctx context.Context) (map[string]time.Time, error)
+	Close()
+}
+
+// contestants lists all of them: the bound that Tallyman is compared with,
+// Tallyman, and its peers.
 func contestants() []Contestant {
-	return []Contestant{raw{}, ours{}}
+	return []Contestant{
+		onJetStream{natsContestant: raw{}},
+		onJetStream{natsContestant: ours{}},
+		river{name: "river", share: 10},
+		river{name: "river-tuned", share: 1, tuned: true},
+		asynqPeer{},
+		asyncjobsPeer{},
+	}
 }
 
 func contestantNamed(name string) (Contestant, error) {

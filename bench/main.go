@@ -14,8 +14,12 @@ import (
 	"time"
 )
 
-// errUsage marks wrong usage, which the flag package has already explained.
-var errUsage = errors.New("wrong usage")
+var (
+	// errUsage marks wrong usage, which the flag package has already explained.
+	errUsage = errors.New("wrong usage")
+	// errNobody says that no server of the chosen contestants is installed.
+	errNobody = errors.New("no contestant can run here; install what the lines above name")
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -39,14 +43,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.SetOutput(stderr)
 	var (
 		l      load
-		n      = flags.Int("n", 100_000, "commands of each throughput scenario")
-		rounds = flags.Int("rounds", 5, "rounds; medians are taken over them")
+		n      = flags.Int("n", 0, "commands of each throughput scenario (default 100,000; 20,000 with --paths, 50,000 with --flat)")
+		rounds = flags.Int("rounds", 0, "rounds; medians are taken over them (default 5; 3 with --flat)")
 		rate   = flags.Int("rate", 500, "commands per second of the latency scenario")
 		length = flags.Duration("latency", 10*time.Second, "length of the latency scenario")
 		only   = flags.String("only", "", "names of the contestants that take part, separated by commas (default all)")
 		profs  = flags.String("profile", "", "directory for a CPU profile of every process (go tool pprof)")
-		scen   = flags.String("scenario", "", "run this scenario alone: submit and backlog, both at once, latency (default all)")
+		scen   = flags.String("scenario", "", "run this scenario, path or axis alone: "+strings.Join(slices.Concat(raceMode().names, pathNames(), axes()), ", ")+" (default all)")
 		quick  = flags.Bool("quick", false, "run for a moment, to see that everything works: -n 2000 -rounds 1 -latency 1s")
+		byPath = flags.Bool("paths", false, "measure checkpoints, follow-ups, takeovers, retries, parking and what else is not the straight way")
+		flat   = flags.Bool("flat", false, "measure what a command costs beside ever more pending commands, receipts and workers")
+		copies = flags.Int("replicas", 1, "1, or 3 for a cluster of three servers; the peers then do not take part")
 		asJSON = flags.Bool("json", false, "print one JSON object with every round")
 	)
 	if err := flags.Parse(args); err != nil {
@@ -55,28 +62,70 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return errUsage
 	}
+	m, err := chooseMode(*byPath, *flat)
 	l = load{N: *n, Rounds: *rounds, Rate: *rate, Latency: *length}
+	given := func(name string) (is bool) {
+		flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+		return is
+	}
+	if !given("n") {
+		l.N = m.n
+	}
+	if !given("rounds") {
+		l.Rounds = m.rounds
+	}
 	if *quick {
-		l = load{N: 2000, Rounds: 1, Rate: 500, Latency: time.Second}
+		l = load{N: 2000, Rounds: 1, Rate: 500, Latency: time.Second, Quick: true}
 	}
 	l.Profiles, l.Scenario = *profs, *scen
-	cs, err := choose(*only)
+	var cs []Contestant
+	if err == nil {
+		cs, err = choose(*only)
+	}
+	if err == nil {
+		cs, err = onCluster(cs, *only, *copies)
+	}
+	if err == nil && m.run != nil && *only != "" {
+		err = errors.New("--paths and --flat are of raw and tallyman; --only does not go with them")
+	}
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err == nil {
-		err = l.validate()
+		err = errors.Join(l.validate(), m.knows(l))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return errUsage
 	}
+	if m.run != nil {
+		out, err := m.run(ctx, l, *copies, func(line string) { fmt.Fprintln(stderr, line) })
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return out.writeJSON(stdout)
+		}
+		return out.writeMarkdown(stdout)
+	}
+	return compare(ctx, l, cs, *asJSON, stdout, stderr)
+}
 
-	out, err := measureAll(ctx, l, cs, func(line string) { fmt.Fprintln(stderr, line) })
+// compare measures the contestants that can run here and writes the report.
+func compare(ctx context.Context, l load, cs []Contestant, asJSON bool, stdout, stderr io.Writer) error {
+	able, missing := sortOut(cs)
+	for _, o := range missing {
+		fmt.Fprintf(stderr, "%s: not run, %s\n", o.Name, o.Missing)
+	}
+	if len(able) == 0 {
+		return errNobody
+	}
+	out, err := measureAll(ctx, l, able, func(line string) { fmt.Fprintln(stderr, line) })
 	if err != nil {
 		return err
 	}
-	if *asJSON {
+	out.Missing = missing
+	if asJSON {
 		return out.writeJSON(stdout)
 	}
 	return out.writeMarkdown(stdout)
@@ -85,9 +134,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (l load) validate() error {
 	if l.N < 1 || l.Rounds < 1 || l.Rate < 1 || l.Latency.Seconds()*float64(l.Rate) < 1 {
 		return errors.New("-n, -rounds, -rate and -latency must allow at least one command")
-	}
-	if l.Scenario != "" && !slices.ContainsFunc(scenarios, func(sc scenario) bool { return sc.name == l.Scenario }) {
-		return fmt.Errorf("no scenario %q; there are: submit and backlog, both at once, latency", l.Scenario)
 	}
 	return nil
 }
@@ -106,4 +152,17 @@ func choose(only string) ([]Contestant, error) {
 		cs = append(cs, c)
 	}
 	return cs, nil
+}
+
+// sortOut returns the contestants that can run on this machine, and of the
+// others what they lack.
+func sortOut(cs []Contestant) (able []Contestant, missing []outcome) {
+	for _, c := range cs {
+		if lack := c.System().missing(); lack != "" {
+			missing = append(missing, outcome{Name: c.Name(), Missing: lack})
+			continue
+		}
+		able = append(able, c)
+	}
+	return able, missing
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"time"
 )
 
 // process is a child seen from the parent. It serves one caller at a time.
@@ -18,8 +19,11 @@ type process struct {
 	ready   report      // what it said first
 }
 
-// startProcess starts a child and waits until it is ready. The child is killed
-// when ctx ends; in any case the caller closes it.
+// stopTimeout is how long a server may take to end before it is killed.
+const stopTimeout = 15 * time.Second
+
+// startProcess starts a child and waits until it is ready. The child ends when
+// ctx does; in any case the caller closes it.
 func startProcess(ctx context.Context, o order) (*process, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -30,6 +34,11 @@ func startProcess(ctx context.Context, o order) (*process, error) {
 		return nil, err
 	}
 	p := &process{role: o.Role, cmd: exec.CommandContext(ctx, program, childCommand, string(arg))}
+	if o.Role == "server" {
+		// It ends as its standard input does, and sees to a server's own process.
+		p.cmd.Cancel = func() error { return p.in.Close() }
+		p.cmd.WaitDelay = stopTimeout
+	}
 	p.reports = make(chan report, 1)
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -86,10 +95,19 @@ func (p *process) check(r report, ok bool) error {
 	return nil
 }
 
-// close ends the child and waits for it.
+// kill ends the child without a word, as a crash does, and waits for that.
+func (p *process) kill() error {
+	if err := p.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", p.role, err)
+	}
+	p.close()
+	return nil
+}
+
+// close ends the child and waits for it. Closing twice does nothing.
 func (p *process) close() {
 	p.in.Close()
 	for range p.reports { // Wait must not close the pipe under its reader
 	}
-	p.cmd.Wait() // what went wrong was said in a report
+	_ = p.cmd.Wait() // what went wrong was said in a report
 }

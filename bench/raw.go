@@ -22,9 +22,9 @@ const receiptSize = 200 // bytes of a raw receipt
 // no digest, no retention and no answer to any failure.
 type raw struct{}
 
-func (raw) Name() string { return "raw" }
+func (raw) Name() string { return boundName }
 
-func (raw) Create(ctx context.Context, nc *nats.Conn) error {
+func (raw) Create(ctx context.Context, nc *nats.Conn, l layout) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
@@ -33,6 +33,7 @@ func (raw) Create(ctx context.Context, nc *nats.Conn) error {
 		Name:                 commandStream,
 		Subjects:             []string{poolName + ".commands.*.*.*"},
 		Retention:            jetstream.WorkQueuePolicy,
+		Replicas:             l.replicas,
 		Storage:              jetstream.FileStorage,
 		MaxMsgsPerSubject:    1,
 		Discard:              jetstream.DiscardNew,
@@ -42,20 +43,23 @@ func (raw) Create(ctx context.Context, nc *nats.Conn) error {
 	}); err != nil {
 		return fmt.Errorf("create stream: %w", err)
 	}
-	if _, err := js.CreateConsumer(ctx, commandStream, jetstream.ConsumerConfig{
-		Durable:       queueName,
-		FilterSubject: poolName + ".commands." + queueName + ".>",
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       30 * time.Second,
-		MaxDeliver:    -1,
-		MaxAckPending: -1,
-	}); err != nil {
-		return fmt.Errorf("create consumer: %w", err)
+	for _, queue := range append([]string{queueName}, l.queues...) {
+		if _, err := js.CreateConsumer(ctx, commandStream, jetstream.ConsumerConfig{
+			Durable:       queue,
+			FilterSubject: poolName + ".commands." + queue + ".>",
+			AckPolicy:     jetstream.AckExplicitPolicy,
+			AckWait:       l.lease,
+			MaxDeliver:    -1,
+			MaxAckPending: -1,
+		}); err != nil {
+			return fmt.Errorf("create consumer: %w", err)
+		}
 	}
 	if _, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket:         poolName,
 		History:        2,
 		Storage:        jetstream.FileStorage,
+		Replicas:       l.replicas,
 		LimitMarkerTTL: time.Hour,
 	}); err != nil {
 		return fmt.Errorf("create bucket: %w", err)

@@ -22,7 +22,12 @@ type load struct {
 	Profiles string
 	// Scenario is the only one to run; empty for all.
 	Scenario string
+	// Quick makes what stands by small as well.
+	Quick bool
 }
+
+// share is how many commands of a throughput scenario a contestant gets.
+func (l load) share(c Contestant) int { return max(1, l.N/c.Share()) }
 
 // profiles names the profiles of one contestant in one scenario.
 func (l load) profiles(sc scenario, c Contestant) func(role string) string {
@@ -67,7 +72,7 @@ func submitAndBacklog(ctx context.Context, f *field, l load, s sample) error {
 		return err
 	}
 	s["server_cpu"] = cpuPer10k(before, after, l.N)
-	_, err = f.receipts(ctx, l.N)
+	_, err = f.completions(ctx, l.N)
 	return err
 }
 
@@ -121,23 +126,26 @@ func bothAtOnce(ctx context.Context, f *field, l load, s sample) error {
 		return err
 	}
 	s["both_rate"] = perSecond(l.N, end.Sub(start))
-	_, err = f.receipts(ctx, l.N)
+	_, err = f.completions(ctx, l.N)
 	return err
 }
 
-// latency measures from just before a submission to the time at which the
-// server stored the receipt, by the one clock of this machine.
+// latency measures from just before a submission to its completion as the
+// server tells it, by the one clock of this machine.
 func latency(ctx context.Context, f *field, l load, s sample) error {
 	n := int(l.Latency.Seconds() * float64(l.Rate))
+	if err := f.books.Time(ctx); err != nil {
+		return err
+	}
 	if _, _, err := flow(ctx, f, n, l.Rate); err != nil {
 		return err
 	}
-	receipts, err := f.receipts(ctx, n)
+	completions, err := f.completions(ctx, n)
 	if err != nil {
 		return err
 	}
 	took := make([]time.Duration, 0, n)
-	for id, at := range receipts {
+	for id, at := range completions {
 		submitted, err := submittedAt(id)
 		if err != nil {
 			return err
@@ -151,7 +159,7 @@ func latency(ctx context.Context, f *field, l load, s sample) error {
 }
 
 // flow lets a producer and a worker run together until n commands are settled.
-// It returns when the producer began and when the last ack was seen.
+// It returns when the producer began and when the last command was completed.
 func flow(ctx context.Context, f *field, n, rate int) (start, end time.Time, err error) {
 	worker, err := f.start(ctx, "work", 0, 0)
 	if err != nil {
@@ -204,7 +212,8 @@ func measureAll(ctx context.Context, l load, cs []Contestant, progress func(stri
 				if err != nil {
 					return out, fmt.Errorf("%s: %s: %w", sc.name, cs[i].Name(), err)
 				}
-				out.Machine.Server, out.Machine.Durability = server.Version, server.Durability
+				o := &out.Contestants[i]
+				o.Server, o.Durability = cs[i].System().name()+" "+server.Version, server.Durability
 			}
 		}
 		for i, s := range samples {
@@ -224,5 +233,6 @@ func measureOne(ctx context.Context, l load, sc scenario, c Contestant, s sample
 		return report{}, err
 	}
 	defer f.close()
+	l.N = l.share(c)
 	return f.server.ready, sc.run(ctx, f, l, s)
 }

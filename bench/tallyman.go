@@ -13,10 +13,11 @@ import (
 // submission and in batches before a claim, digests, leases, trail, retention.
 type ours struct{}
 
-func (ours) Name() string { return "tallyman" }
+func (ours) Name() string { return tallymanName }
 
-func (ours) Create(ctx context.Context, nc *nats.Conn) error {
-	return tallyman.Create(ctx, nc, poolName, tallyman.Settings{}, tallyman.Topology{})
+func (ours) Create(ctx context.Context, nc *nats.Conn, l layout) error {
+	return tallyman.Create(ctx, nc, poolName, tallyman.Settings{Lease: l.lease},
+		tallyman.Topology{Replicas: l.replicas, Queues: append([]string{queueName}, l.queues...)})
 }
 
 func (ours) Produce(ctx context.Context, nc *nats.Conn, commands iter.Seq[Command]) error {

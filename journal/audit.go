@@ -136,6 +136,10 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	created, err := j.created(ctx)
+	if err != nil {
+		return Report{}, err
+	}
 	a := &account{
 		j: j, runs: map[command.Token]uint64{},
 		report: Report{
@@ -150,7 +154,7 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 	case !errors.Is(err, errNoEntry):
 		return Report{}, fmt.Errorf("journal: audit: %w", err)
 	}
-	if stream := info.Delivered.Stream; m.SealedThrough > max(stream, a.report.LastSeq) {
+	if stream := info.Delivered.Stream; m.SealedThrough > max(stream, a.report.LastSeq) || another(m.SealedOf, created) {
 		return Report{}, fmt.Errorf("journal: audit: the books are sealed through sequence %d, and the stream ends at %d: it was replaced; delete the key %s to begin anew", m.SealedThrough, a.report.LastSeq, kvstate.KeyJournal)
 	}
 	a.closed = a.report.PublishedThrough
@@ -168,7 +172,7 @@ func Audit(ctx context.Context, j *Journal, opts AuditOptions) (Report, error) {
 			if a.closed <= m.SealedThrough {
 				return false
 			}
-			m.SealedThrough = a.closed
+			m.SealedThrough, m.SealedOf = a.closed, created
 			return true
 		})
 	}

@@ -119,6 +119,10 @@ func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{}); err == nil || !strings.Contains(err.Error(), "_journal/_mark") {
 		t.Errorf("with a new one: %v, want an error that names the key to delete", err)
 	}
+	r.commit(t, "b", 0, order("opened", 2))
+	if _, err := journal.Audit(r.ctx, r.Journal, journal.AuditOptions{}); err == nil || !strings.Contains(err.Error(), "_journal/_mark") {
+		t.Errorf("with a new one that has grown as long: %v, want an error that names the key to delete", err)
+	}
 }
 
 func TestCreate(t *testing.T) {

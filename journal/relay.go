@@ -257,15 +257,21 @@ func (r *Relay) note() {
 // notePublished stores the consumer's ack floor, so that a consumer that gets
 // lost is made again there.
 func (j *Journal) notePublished(ctx context.Context) error {
+	// The stream first: if it is replaced between the two, what is noted counts
+	// for the old one, and so for nothing.
+	created, err := j.created(ctx)
+	if err != nil {
+		return err
+	}
 	info, err := j.consumerInfo(ctx)
 	if err != nil {
 		return err
 	}
 	return j.advanceMark(ctx, func(m *mark) bool {
-		if info.AckFloor.Stream <= m.PublishedThrough {
+		if info.AckFloor.Stream <= m.PublishedThrough && !another(m.PublishedOf, created) {
 			return false
 		}
-		m.PublishedThrough = info.AckFloor.Stream
+		m.PublishedThrough, m.PublishedOf = info.AckFloor.Stream, created
 		return true
 	})
 }

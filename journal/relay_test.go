@@ -306,6 +306,63 @@ func TestRelay_ServerRestarts(t *testing.T) {
 	}
 }
 
+// What relays had noted of a journal that is no more was taken for true of the
+// one in its place, once that had grown as long: a consumer that was made again
+// began behind decisions that nobody had published.
+func TestRelay_LostConsumerOfAReplacedJournal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.work(t)
+	for n := range uint64(3) {
+		r.commit(t, "a", n, order("went on", 1))
+	}
+	_, stop := relay(t, r.party, r.producer(t), journal.RelayConfig{})
+	r.published(t)
+	stop() // it notes how far it got
+	if err := r.js.DeleteStream(r.ctx, journal.Name("main")); err != nil {
+		t.Fatal(err)
+	}
+	renew := func() {
+		t.Helper()
+		if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew()
+	var want []string
+	some := func(from uint64) {
+		t.Helper()
+		for n := range uint64(4) {
+			want = append(want, r.commit(t, "b", from+n, order("went on", 1)).Commands...)
+		}
+	}
+	lose := func() {
+		t.Helper()
+		if err := r.js.DeleteConsumer(r.ctx, journal.Name("main"), "relay"); err != nil {
+			t.Fatal(err)
+		}
+		renew()
+	}
+	some(0)
+	lose()
+	_, stop = relay(t, r.party, r.producer(t), journal.RelayConfig{})
+	r.published(t)
+	stop()
+	some(4)
+	lose()
+	to := &counting{Producer: r.producer(t)}
+	relay(t, r.party, to, journal.RelayConfig{})
+	for _, id := range want {
+		if _, err := r.pool.Wait(r.ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.published(t)
+	if got := to.n.Load(); got != 4 {
+		t.Errorf("%d submissions after the consumer was lost for the second time, want 4", got)
+	}
+}
+
 func TestRelay_LostConsumer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -107,7 +107,8 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 			return fail(err)
 		}
 		// A stream that was made anew counts from 1; what was noted says nothing about it.
-		if last := str.CachedInfo().State.LastSeq; m.PublishedThrough > 0 && m.PublishedThrough <= last {
+		info := str.CachedInfo()
+		if m.PublishedThrough > 0 && m.PublishedThrough <= info.State.LastSeq && !another(m.PublishedOf, info.Created) {
 			want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, m.PublishedThrough+1
 		}
 	default:
@@ -140,8 +141,27 @@ type mark struct {
 	// SealedThrough is the last one up to which an audit found that all
 	// commands had their outcome.
 	SealedThrough uint64 `json:"sealed_through"`
+	// PublishedOf and SealedOf are when the stream was made that each of the two
+	// counts in; zero in marks of earlier versions.
+	PublishedOf time.Time `json:"published_of,omitzero"`
+	SealedOf    time.Time `json:"sealed_of,omitzero"`
 
 	revision uint64
+}
+
+// another reports whether something was noted of another stream than the one
+// that was made at that time.
+func another(of, created time.Time) bool { return !of.IsZero() && !of.Equal(created) }
+
+// created is when the journal's stream was made.
+func (j *Journal) created(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	str, err := j.js.Stream(ctx, j.stream)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("journal: look at %q: %w", j.stream, absent(err, j.pool))
+	}
+	return str.CachedInfo().Created, nil
 }
 
 func parseMark(raw []byte) (mark, error) {

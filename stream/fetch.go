@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,7 @@ type pull struct {
 	sentAt time.Time
 	left   int
 	got    bool // it has brought something
+	closed bool // the server has ended it; what is left is on its way
 }
 
 // NewFetcher returns a fetcher; Run starts it.
@@ -226,7 +228,7 @@ func (f *Fetcher) accept(m *nats.Msg) *Delivery {
 	}
 	p := f.pulls[i]
 	if m.Reply == "" {
-		f.status(p, m.Header.Get("Status"), m.Header.Get("Description"))
+		f.status(p, m.Header)
 		return nil
 	}
 	f.asked--
@@ -238,16 +240,17 @@ func (f *Fetcher) accept(m *nats.Msg) *Delivery {
 }
 
 // status handles an answer that is no delivery.
-func (f *Fetcher) status(p *pull, code, text string) {
+func (f *Fetcher) status(p *pull, h nats.Header) {
+	code, text := h.Get("Status"), h.Get("Description")
 	if code == "100" {
 		return // a sign of life
 	}
-	f.end(p)
+	f.conclude(p, h.Get("Nats-Pending-Messages"))
 	switch {
 	case code == "404", code == "408" && text != "Requests Pending", code == "409" && text == "Batch Completed":
 		f.works()
 	case code == "409" && text == "Message Size Exceeds MaxBytes":
-		f.whole = !p.got
+		f.whole = !p.got && !p.closed
 		f.works()
 	case code == "503":
 		f.refuse(f.explain())
@@ -256,6 +259,22 @@ func (f *Fetcher) status(p *pull, code, text string) {
 	default: // leadership change, server shutdown, too many pulls
 		f.refuse(fmt.Errorf("stream: fetch from queue %q: server says %s %s", f.cfg.Queue, code, text))
 	}
+}
+
+// conclude takes the server's word that it hands out nothing more for a pull,
+// of which so many were left then. A replicated consumer says so at once, but
+// sends what it has handed out only when a majority knows of it. So deliveries
+// may come after that word, and are lost until their leases end if nobody
+// listens.
+func (f *Fetcher) conclude(p *pull, left string) {
+	n, err := strconv.Atoi(left)
+	if err != nil || n < 0 || n >= p.left {
+		f.end(p)
+		return
+	}
+	f.asked -= n
+	p.left -= n
+	p.closed = true
 }
 
 // explain finds out why nobody answers pulls. Without an answer either, the
@@ -280,7 +299,9 @@ func (f *Fetcher) watch(now time.Time) {
 	for _, p := range slices.Clone(f.pulls) {
 		if now.Sub(p.sentAt) > f.cfg.Expires+pullGrace {
 			f.end(p)
-			f.refuse(fmt.Errorf("stream: fetch from queue %q: a pull was never answered", f.cfg.Queue))
+			if !p.closed { // else what was left went under with a leader, and comes again
+				f.refuse(fmt.Errorf("stream: fetch from queue %q: a pull was never answered", f.cfg.Queue))
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -23,6 +24,10 @@ import (
 func TestRelay_WrongUsage(t *testing.T) {
 	t.Parallel()
 	server, _ := newPool(t, embedded.Config{})
+	noDatabase := filepath.Join(t.TempDir(), "notes.txt")
+	if err := os.WriteFile(noDatabase, []byte("this is no database, but a file of notes"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		args []string
@@ -33,6 +38,7 @@ func TestRelay_WrongUsage(t *testing.T) {
 		{"no scheme", []string{"--db", "secret@host"}, 2, "it has no scheme; give postgres://"},
 		{"an unknown scheme", []string{"--db", "mysql://root:secret@host/db"}, 2, `no scheme "mysql"; give postgres://`},
 		{"a DSN that cannot be read", []string{"--db", "postgres://u:secret@host:port/db"}, 2, "give postgres://"},
+		{"a file that is no database", []string{"--db", "sqlite:" + noDatabase}, 1, "is that file a database of SQLite"},
 		{"a server that is not there", []string{"--db", "postgres://u:secret@127.0.0.1:1/db?sslmode=disable"}, 1, "the database does not answer"},
 		{"a file that does not exist", []string{"--db", "sqlite:missing.db"}, 2, "there is no file missing.db; name one that exists, or create it with --migrate"},
 		{"no path", []string{"--db", "sqlite:"}, 2, "the path is missing"},

@@ -54,7 +54,11 @@ func Open(ctx context.Context, dsn string, create bool) (*Database, error) {
 	look, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
 	if err := db.PingContext(look); err != nil {
-		return nil, errors.Join(fmt.Errorf("--db: the database does not answer: %w; is it running, and are name and password right?", err), db.Close())
+		hint := "is it running, and are name and password right?"
+		if d == outbox.SQLite {
+			hint = "is that file a database of SQLite, and may it be read and written?"
+		}
+		return nil, errors.Join(fmt.Errorf("--db: the database does not answer: %w; %s", err, hint), db.Close())
 	}
 	return &Database{DB: db, Dialect: d, DSN: source}, nil
 }

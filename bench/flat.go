@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// flatTimeout is the longest that one standing load of one contestant may take.
+const flatTimeout = 10 * time.Minute
+
+// standing is what is there, beside the commands that are measured.
+type standing struct {
+	axis     string
+	title    string
+	pending  int // commands that wait before the measured ones
+	receipts int // of commands long done
+	workers  int // processes
+}
+
+// standings lists them, the smallest of each axis first: the others are compared
+// with it.
+func standings(quick bool) []standing {
+	scale, most := 1, 16
+	if quick {
+		scale, most = 1000, 3
+	}
+	var all []standing
+	for _, n := range []int{10_000, 100_000, 1_000_000} {
+		n /= scale
+		all = append(all, standing{axis: "pending", title: whole(n) + " commands pending", pending: n, workers: 1})
+	}
+	for _, n := range []int{1, 100_000, 1_000_000} {
+		n = max(1, n/scale)
+		all = append(all, standing{axis: "receipts", title: whole(n) + " receipts in the bucket", receipts: n, workers: 1})
+	}
+	for _, n := range []int{1, 4, 16} {
+		n = min(n, most)
+		all = append(all, standing{axis: "workers", title: whole(n) + " worker processes", workers: n})
+	}
+	return all
+}
+
+func axes() []string { return []string{"pending", "receipts", "workers"} }
+
+// measureStanding measures l.N commands submitted and as many worked on, while
+// the rest stands by.
+func measureStanding(ctx context.Context, l load, st standing, c onJetStream, s sample) (report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, flatTimeout, fmt.Errorf("not done after %v", flatTimeout))
+	defer cancel()
+	f, err := openField(ctx, c, l.profiles(scenario{name: st.title}, c))
+	if err != nil {
+		return report{}, err
+	}
+	defer f.close()
+	b, err := f.streams()
+	if err != nil {
+		return report{}, err
+	}
+	if st.pending > 0 {
+		if err := submit(ctx, f, load{N: st.pending}, sample{}); err != nil {
+			return report{}, err
+		}
+	}
+	if st.receipts > 0 {
+		if err := fill(ctx, f, b, st.receipts); err != nil {
+			return report{}, fmt.Errorf("fill the bucket: %w", err)
+		}
+	}
+	before, err := f.server.ask(ctx, "usage")
+	if err != nil {
+		return report{}, err
+	}
+	if err := submit(ctx, f, load{N: l.N}, s); err != nil {
+		return report{}, err
+	}
+	after, err := f.server.ask(ctx, "usage")
+	if err != nil {
+		return report{}, err
+	}
+	if err := workOn(ctx, f, b, st.workers, l.N, s); err != nil {
+		return report{}, err
+	}
+	s["server_cpu"] += cpuPer10k(before, after, l.N)
+	s["cpu"] = s["producer_cpu"] + s["worker_cpu"] + s["server_cpu"]
+	commands, entries, err := b.states(ctx)
+	if err != nil {
+		return report{}, err
+	}
+	if accounted := commands.Msgs + entries.NumSubjects - b.before; accounted < uint64(st.pending+st.receipts+l.N) {
+		return report{}, fmt.Errorf("%d commands pending and %d receipts account for %d, want %d",
+			commands.Msgs, entries.NumSubjects-b.before, accounted, st.pending+st.receipts+l.N)
+	}
+	return f.server.ready, nil
+}
+
+// workOn measures workers until there are n receipts more, and the time to the
+// first one since their processes were started.
+func workOn(ctx context.Context, f *field, b *streamBooks, workers, n int, s sample) error {
+	_, entries, err := b.states(ctx)
+	if err != nil {
+		return err
+	}
+	done := func() (int, error) {
+		_, now, err := b.states(ctx)
+		return int(now.NumSubjects - entries.NumSubjects), err
+	}
+	m := &meter{f: f}
+	if err := m.begin(ctx, workers, ""); err != nil {
+		return err
+	}
+	defer m.close()
+	first, err := m.until(ctx, func() (bool, error) { d, err := done(); return d > 0, err })
+	if err != nil {
+		return err
+	}
+	s["first"] = first.Sub(m.start).Seconds() * 1000
+	var reached int
+	end, err := m.until(ctx, func() (_ bool, err error) { reached, err = done(); return reached >= n, err })
+	if err != nil {
+		return err
+	}
+	return m.end(ctx, reached, end, done, s)
+}
+
+// fill puts receipts into the bucket: that of one command that goes the whole
+// way, and copies of it under other keys.
+func fill(ctx context.Context, f *field, b *streamBooks, receipts int) error {
+	if err := submit(ctx, f, load{N: 1}, sample{}); err != nil {
+		return err
+	}
+	if err := workOn(ctx, f, b, 1, 1, sample{}); err != nil {
+		return err
+	}
+	one, err := b.entries.GetLastMsgForSubject(ctx, "$KV."+poolName+".*")
+	if err != nil {
+		return fmt.Errorf("read a receipt: %w", err)
+	}
+	var failed error // read after all answers are in
+	js, err := jetstream.New(b.nc,
+		jetstream.WithPublishAsyncMaxPending(maxPending),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { failed = err }))
+	if err != nil {
+		return err
+	}
+	for i := range receipts - 1 {
+		m := &nats.Msg{Subject: "$KV." + poolName + ".old-" + strconv.Itoa(i), Header: one.Header, Data: one.Data}
+		if _, err := js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+		return failed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// flatRow is what one standing load did to both contestants.
+type flatRow struct {
+	Axis     string   `json:"axis"`
+	Standing string   `json:"standing"`
+	Raw      []sample `json:"raw"` // one for each round
+	Ours     []sample `json:"tallyman"`
+}
+
+// flatResults is everything that --flat --json prints.
+type flatResults struct {
+	conditions
+	Rows []flatRow `json:"rows"`
+}
+
+func measureFlat(ctx context.Context, l load, replicas int, progress func(string)) (flatResults, error) {
+	out := flatResults{conditions: newConditions(l)}
+	pair := boundAndOurs(replicas)
+	for round := range l.Rounds {
+		row := 0
+		for _, st := range standings(l.Quick) {
+			if l.Scenario != "" && l.Scenario != st.axis {
+				continue
+			}
+			if round == 0 {
+				out.Rows = append(out.Rows, flatRow{Axis: st.axis, Standing: st.title})
+			}
+			for turn := range pair {
+				c, s := pair[(turn+round)%len(pair)], sample{}
+				progress(fmt.Sprintf("round %d of %d: %s: %s", round+1, l.Rounds, st.title, c.Name()))
+				server, err := measureStanding(ctx, l, st, c, s)
+				if err != nil {
+					return out, fmt.Errorf("%s: %s: %w", st.title, c.Name(), err)
+				}
+				out.ran(c, server)
+				if c.Name() == boundName {
+					out.Rows[row].Raw = append(out.Rows[row].Raw, s)
+				} else {
+					out.Rows[row].Ours = append(out.Rows[row].Ours, s)
+				}
+			}
+			row++
+		}
+	}
+	out.done()
+	if len(out.Rows) == 0 {
+		return out, errors.New("nothing was measured")
+	}
+	return out, nil
+}

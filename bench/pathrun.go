@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+)
+
+// measurePath lets a worker take commands along a path, once all of them are
+// submitted and nothing else runs.
+func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTimeout, fmt.Errorf("not done after %v", scenarioTimeout))
+	defer cancel()
+	n := max(1, l.N/p.per)
+	c.layout = p.layout(c.layout)
+	f, err := openField(ctx, c, l.profiles(scenario{name: p.name}, c))
+	if err != nil {
+		return report{}, err
+	}
+	defer f.close()
+	b, err := f.streams()
+	if err != nil {
+		return report{}, err
+	}
+	if err := submit(ctx, f, load{N: n}, sample{}); err != nil {
+		return report{}, err
+	}
+	if p.held {
+		if err := hold(ctx, f, b, p, n); err != nil {
+			return report{}, err
+		}
+	}
+	commands, entries, err := b.states(ctx)
+	if err != nil {
+		return report{}, err
+	}
+	m := &meter{f: f}
+	if err := m.begin(ctx, 1, p.name); err != nil {
+		return report{}, err
+	}
+	defer m.close()
+	want := commands.LastSeq + uint64(n*p.born)
+	end, err := m.until(ctx, func() (bool, error) {
+		commands, _, err := b.states(ctx)
+		return commands.LastSeq >= want && commands.Msgs == uint64(n*p.born), err
+	})
+	if err != nil {
+		return report{}, err
+	}
+	if err := m.end(ctx, n*p.per, end, nil, s); err != nil {
+		return report{}, err
+	}
+	_, after, err := b.states(ctx)
+	if err != nil {
+		return report{}, err
+	}
+	s["writes"] = float64(after.LastSeq-entries.LastSeq) / float64(n)
+	if s["writes"] < float64(p.writes) {
+		return report{}, fmt.Errorf("%d commands wrote %d entries, want %d for each", n, after.LastSeq-entries.LastSeq, p.writes)
+	}
+	return f.server.ready, b.ended(ctx, n, p)
+}
+
+// hold lets a worker claim n commands, kills it, and returns when their leases
+// have run out.
+func hold(ctx context.Context, f *field, b *streamBooks, p path, n int) error {
+	holder, err := startProcess(ctx, order{
+		Role: "hold", URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Path: p.name,
+	})
+	if err != nil {
+		return err
+	}
+	defer holder.close()
+	m := &meter{f: f, workers: []*process{holder}}
+	if _, err := holder.ask(ctx, "go"); err != nil {
+		return err
+	}
+	if _, err := m.until(ctx, func() (bool, error) {
+		_, entries, err := b.states(ctx)
+		return entries.NumSubjects >= b.before+uint64(n), err
+	}); err != nil {
+		return err
+	}
+	if err := holder.kill(); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(p.layout(layout{}).lease + 500*time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ended fails unless n commands have an entry, each with the state in which
+// the path ends. An entry of the bound says nothing of a state.
+func (b *streamBooks) ended(ctx context.Context, n int, p path) error {
+	states := make(map[string]string, n)
+	if err := b.each(ctx, true, func(entry jetstream.Msg, _ time.Time) error {
+		if key := strings.TrimPrefix(entry.Subject(), "$KV."+poolName+"."); !strings.HasPrefix(key, "_") {
+			states[key] = entry.Headers().Get(command.HeaderState)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(states) != n {
+		return fmt.Errorf("%d commands have %d entries", n, len(states))
+	}
+	for key, state := range states {
+		if state != "" && state != p.ends {
+			return fmt.Errorf("%s is %s in the end, want %s", key, state, p.ends)
+		}
+	}
+	return nil
+}
+
+// states reads how the command stream and the bucket stand.
+func (b *streamBooks) states(ctx context.Context) (commands, entries jetstream.StreamState, err error) {
+	c, err := b.commands.Info(ctx)
+	if err != nil {
+		return commands, entries, fmt.Errorf("read state of the commands: %w", err)
+	}
+	e, err := b.entries.Info(ctx)
+	if err != nil {
+		return commands, entries, fmt.Errorf("read state of the receipts: %w", err)
+	}
+	return c.State, e.State, nil
+}
+
+// streams are the books of a contestant on JetStream.
+func (f *field) streams() (*streamBooks, error) {
+	b, ok := f.books.(*streamBooks)
+	if !ok {
+		return nil, errors.New("only contestants with a command stream and a bucket can be measured so")
+	}
+	return b, nil
+}
+
+// pathRow is what one path made with both contestants.
+type pathRow struct {
+	Path   string   `json:"path"`
+	Counts string   `json:"counts"`
+	Raw    []sample `json:"raw"` // one for each round
+	Ours   []sample `json:"tallyman"`
+}
+
+// pathResults is everything that --paths --json prints.
+type pathResults struct {
+	conditions
+	Rows []pathRow `json:"rows"`
+}
+
+// measurePaths runs every path in every round with the bound and Tallyman,
+// right after each other, each of them first in every other round.
+func measurePaths(ctx context.Context, l load, replicas int, progress func(string)) (pathResults, error) {
+	out := pathResults{conditions: newConditions(l)}
+	pair := boundAndOurs(replicas)
+	for round := range l.Rounds {
+		row := 0
+		for _, p := range paths() {
+			if l.Scenario != "" && l.Scenario != p.name {
+				continue
+			}
+			if round == 0 {
+				out.Rows = append(out.Rows, pathRow{Path: p.name, Counts: p.counts})
+			}
+			for turn := range pair {
+				c, s := pair[(turn+round)%len(pair)], sample{}
+				progress(fmt.Sprintf("round %d of %d: %s: %s", round+1, l.Rounds, p.name, c.Name()))
+				server, err := measurePath(ctx, l, p, c, s)
+				if err != nil {
+					return out, fmt.Errorf("%s: %s: %w", p.name, c.Name(), err)
+				}
+				out.ran(c, server)
+				if c.Name() == boundName {
+					out.Rows[row].Raw = append(out.Rows[row].Raw, s)
+				} else {
+					out.Rows[row].Ours = append(out.Rows[row].Ours, s)
+				}
+			}
+			row++
+		}
+	}
+	out.done()
+	return out, nil
+}
+
+// boundAndOurs are the two that know everything that this program measures.
+func boundAndOurs(replicas int) []onJetStream {
+	l := layout{replicas: replicas}
+	return []onJetStream{{natsContestant: raw{}, layout: l}, {natsContestant: ours{}, layout: l}}
+}

@@ -1,0 +1,89 @@
+package stream_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// A replicated consumer says "Batch Completed" before the deliveries of that
+// batch, which wait for a majority. None of them may be lost for a lease.
+func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
+	t.Parallel()
+	const n, want = 500, 20
+	cluster, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	nc, err := nats.Connect(cluster.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pipe.Close() })
+	// With such a lease nothing that was lost comes again during the test.
+	cfg := stream.Config{Pool: "main", Replicas: 3, Lease: time.Hour}
+	eventually(t, "the stream to be made", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		err = stream.Create(ctx, js, cfg)
+		return err == nil
+	})
+	s, err := stream.Open(t.Context(), nc, js, pipe, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := publish(t, s, fmt.Sprint("c-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var mu sync.Mutex
+	got := map[uint64]uint64{} // attempts by sequence
+	f := s.NewFetcher(stream.FetchConfig{
+		Queue: "default", Expires: time.Minute, Want: func() int { return want },
+		Deliver: func(batch []*stream.Delivery) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, d := range batch {
+				got[d.Seq] = d.Attempts
+			}
+		},
+		Notice: func(err error) { t.Log("notice:", err) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	eventually(t, "every command to arrive", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) == n
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for seq, attempts := range got {
+		if attempts != 1 {
+			t.Errorf("sequence %d arrived at delivery %d, want the first", seq, attempts)
+		}
+	}
+}
