@@ -71,7 +71,8 @@ func needs(t *testing.T, c Contestant) {
 
 func TestRun_Usage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--only", "nobody"}, {"--n", "0"}, {"--latency", "1ms", "--rate", "1"}, {"more"}, {"--no-such-flag"}} {
+	for _, args := range [][]string{{"--only", "nobody"}, {"--n", "0"}, {"--latency", "1ms", "--rate", "1"}, {"more"}, {"--no-such-flag"},
+		{"--paths", "--flat"}, {"--paths", "--scenario", "latency"}, {"--flat", "--only", "raw"}, {"--replicas", "2"}, {"--replicas", "3", "--only", "asynq"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer

@@ -17,7 +17,7 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	ctx, cancel := context.WithTimeoutCause(ctx, scenarioTimeout, fmt.Errorf("not done after %v", scenarioTimeout))
 	defer cancel()
 	n := max(1, l.N/p.per)
-	c.layout = p.layout(c.layout)
+	c.layout = p.layout(c.layout, l.Quick)
 	f, err := openField(ctx, c, l.profiles(scenario{name: p.name}, c))
 	if err != nil {
 		return report{}, err
@@ -31,7 +31,7 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 		return report{}, err
 	}
 	if p.held {
-		if err := hold(ctx, f, b, p, n); err != nil {
+		if err := hold(ctx, f, b, p, n, c.layout.lease); err != nil {
 			return report{}, err
 		}
 	}
@@ -68,7 +68,7 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 
 // hold lets a worker claim n commands, kills it, and returns when their leases
 // have run out.
-func hold(ctx context.Context, f *field, b *streamBooks, p path, n int) error {
+func hold(ctx context.Context, f *field, b *streamBooks, p path, n int, lease time.Duration) error {
 	holder, err := startProcess(ctx, order{
 		Role: "hold", URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Path: p.name,
 	})
@@ -90,7 +90,7 @@ func hold(ctx context.Context, f *field, b *streamBooks, p path, n int) error {
 		return err
 	}
 	select {
-	case <-time.After(p.layout(layout{}).lease + 500*time.Millisecond):
+	case <-time.After(lease + 500*time.Millisecond):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	laterQueue  = "later"         // takes follow-ups; nobody works on it
-	pathLease   = 3 * time.Second // of commands whose worker is killed
-	checkpoints = 100             // of each command that saves its progress
-	followUps   = 10              // of each command that asks for some
+	laterQueue  = "later" // takes follow-ups; nobody works on it
+	checkpoints = 100     // of each command that saves its progress
+	followUps   = 10      // of each command that asks for some
 )
 
 // path is a way of a command through a worker other than the straight one,
@@ -60,10 +59,13 @@ func pathNames() []string {
 
 // layout is what the assets are to be like. Only a path whose worker is killed
 // has a short lease: elsewhere none is to run out on a busy machine.
-func (p path) layout(l layout) layout {
+func (p path) layout(l layout, quick bool) layout {
 	l.queues = []string{laterQueue}
-	if p.held {
-		l.lease = pathLease
+	switch {
+	case p.held && quick:
+		l.lease = 2 * time.Second
+	case p.held:
+		l.lease = 10 * time.Second // of a worker that holds N commands and keeps all alive meanwhile
 	}
 	return l
 }

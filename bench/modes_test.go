@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// quickly runs the program for a moment and reads what it prints.
+func quickly(t *testing.T, to any, args ...string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if err := run(t.Context(), append(args, "--quick", "--json"), nil, &stdout, &stderr); err != nil {
+		t.Fatalf("run %v: %v\n%s", args, err, &stderr)
+	}
+	if err := json.Unmarshal(stdout.Bytes(), to); err != nil {
+		t.Fatalf("read results: %v", err)
+	}
+}
+
+func TestRun_Paths(t *testing.T) {
+	t.Parallel()
+	var got pathResults
+	quickly(t, &got, "--paths")
+	if len(got.Servers) != 1 || got.LoadAfter == "" {
+		t.Errorf("conditions = %+v, want one server and the load", got.conditions)
+	}
+	if got, want := len(got.Rows), len(paths()); got != want {
+		t.Fatalf("rows = %d, want %d", got, want)
+	}
+	for i, p := range paths() {
+		row := got.Rows[i]
+		for _, s := range []sample{row.Raw[0], row.Ours[0]} {
+			if s["rate"] <= 0 || s["worker_cpu"] <= 0 || s["server_cpu"] <= 0 || s["writes"] < float64(p.writes) {
+				t.Errorf("%s = %v, want a rate, CPU and %d writes per command", p.name, s, p.writes)
+			}
+		}
+	}
+}
+
+func TestRun_Flat(t *testing.T) {
+	t.Parallel()
+	var got flatResults
+	quickly(t, &got, "--flat")
+	if got, want := len(got.Rows), len(standings(true)); got != want {
+		t.Fatalf("rows = %d, want %d", got, want)
+	}
+	for _, row := range got.Rows {
+		for _, s := range []sample{row.Raw[0], row.Ours[0]} {
+			for _, key := range []string{"submit_rate", "rate", "producer_cpu", "worker_cpu", "server_cpu", "worker_peak", "server_peak", "first"} {
+				if s[key] <= 0 {
+					t.Errorf("%s: %s = %v, want something above 0", row.Standing, key, s[key])
+				}
+			}
+		}
+	}
+}
+
+func TestRun_Replicas(t *testing.T) {
+	t.Parallel()
+	var got results
+	quickly(t, &got, "--replicas", "3", "--scenario", "both at once")
+	if got, want := len(got.Contestants), 2; got != want {
+		t.Fatalf("contestants = %d, want %d: no peers", got, want)
+	}
+	for _, o := range got.Contestants {
+		if o.Medians["both_rate"] <= 0 || !strings.Contains(o.Durability, "R3") {
+			t.Errorf("%s = %+v, want a rate on three replicas", o.Name, o)
+		}
+	}
+}
+
+func TestPathResults(t *testing.T) {
+	t.Parallel()
+	r := pathResults{Rows: []pathRow{{
+		Path: "p", Counts: "calls",
+		Raw:  []sample{{"rate": 100, "writes": 2, "worker_cpu": 1, "server_cpu": 3}, {"rate": 1000, "writes": 2, "worker_cpu": 1, "server_cpu": 3}},
+		Ours: []sample{{"rate": 50, "writes": 2, "worker_cpu": 2, "server_cpu": 6}, {"rate": 1000, "writes": 2, "worker_cpu": 2, "server_cpu": 6}},
+	}}}
+	var b strings.Builder
+	if err := r.writeMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := "| p | calls | 550 | 525 | 0.75 (0.50–1.00) | 2.00, 2.00 | 1.00 | 2.00 | 3.00 | 6.00 | 2.00 (2.00–2.00) | 0.50 |\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("report\n%swants the line %s", &b, want)
+	}
+}
+
+func TestFlatResults(t *testing.T) {
+	t.Parallel()
+	costs := func(producer, worker, server float64) []sample {
+		return []sample{{"producer_cpu": producer, "worker_cpu": worker, "server_cpu": server, "cpu": producer + worker + server}}
+	}
+	r := flatResults{Rows: []flatRow{
+		{Axis: "pending", Standing: "few", Raw: costs(1, 1, 1), Ours: costs(10, 10, 20)},
+		{Axis: "pending", Standing: "many", Raw: costs(1, 1, 1), Ours: costs(10, 20, 10)},
+	}}
+	var b strings.Builder
+	if err := r.writeMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| few | 0.00 | 0.00 | 10.0 | 10.0 | 20.0 | – | – | – |",
+		"| many | 0.00 | 0.00 | 10.0 | 20.0 | 10.0 | +0 % (+0 to +0) | +50 % (+50 to +50) | -50 % (-50 to -50) |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("report\n%swants the line %s", &b, want)
+		}
+	}
+}
