@@ -14,11 +14,10 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
-// A replicated consumer says "Batch Completed" before the deliveries of that
-// batch, which wait for a majority. None of them may be lost for a lease.
-func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
-	t.Parallel()
-	const n, want = 500, 20
+// newReplicated starts a cluster with a command stream of three replicas that
+// holds n commands. What is lost on the way does not come again during a test.
+func newReplicated(t *testing.T, n int) *stream.Stream {
+	t.Helper()
 	cluster, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +37,6 @@ func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pipe.Close() })
-	// With such a lease nothing that was lost comes again during the test.
 	cfg := stream.Config{Pool: "main", Replicas: 3, Lease: time.Hour}
 	eventually(t, "the stream to be made", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -55,7 +53,15 @@ func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return s
+}
 
+// A replicated consumer says "Batch Completed" before the deliveries of that
+// batch, which wait for a majority. None of them may be lost for a lease.
+func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
+	t.Parallel()
+	const n, want = 500, 20
+	s := newReplicated(t, n)
 	var mu sync.Mutex
 	got := map[uint64]uint64{} // attempts by sequence
 	f := s.NewFetcher(stream.FetchConfig{
