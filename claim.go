@@ -17,6 +17,7 @@ type Claim struct {
 	saver   saver
 	pace    pace
 	limit   int // of state and intent together, in bytes; 0 for none
+	largest int // payload of a follow-up, in bytes; 0 for any
 
 	mu        turn // while something is being saved, for as long as that takes
 	token     uint64
@@ -89,7 +90,7 @@ func (c *Claim) Checkpoint() []byte {
 // FollowUp asks for commands that are born with this command's receipt: they
 // exist if and only if the command completes. A follow-up without an ID gets
 // "<id>/<n>", n counting from 1. It returns an error, and adds none of them,
-// if one is invalid.
+// if one is invalid or, with ErrTooLarge, could never be submitted.
 func (c *Claim) FollowUp(commands ...Command) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,6 +101,9 @@ func (c *Claim) FollowUp(commands ...Command) error {
 		}
 		if err := added[i].Validate(); err != nil {
 			return fmt.Errorf("tallyman: follow-up %d of %q: %w", len(c.followUps)+i+1, c.cmd.ID, err)
+		}
+		if n := len(added[i].Payload); c.largest > 0 && n > c.largest {
+			return fmt.Errorf("tallyman: follow-up %d of %q: %w: the payload has %d bytes, the limit is %d; store the body elsewhere and submit a reference", len(c.followUps)+i+1, c.cmd.ID, ErrTooLarge, n, c.largest)
 		}
 	}
 	c.followUps = append(c.followUps, added...)

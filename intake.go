@@ -102,9 +102,10 @@ func (r *run) begin(e kvstate.Entry) {
 	}
 	r.saw(e.Record, e.Revision)
 	found := dedupe.Judge(r.env, r.d.Seq, e, time.Now())
-	if (found == dedupe.Settled || found == dedupe.Repeated) && !e.Record.State.Final() && !r.sure {
-		// Parked is an end that a human can undo, and nothing written from here
-		// on would notice that this answer is old: ask the leader.
+	settled := found == dedupe.Settled && !e.Record.State.Final() // parked is an end that a human can undo
+	if !r.sure && (settled || found == dedupe.Repeated || found == dedupe.Rival || found == dedupe.Conflict) {
+		// What follows is not written over that record, so nothing would notice
+		// that this answer is old: ask the leader.
 		r.sure = true
 		go r.judgeAnew(nil)
 		return
@@ -263,6 +264,7 @@ func (r *run) enter() {
 	r.claim.cmd, r.claim.attempt, r.claim.saver = &r.env.Command, r.attempt, r
 	r.claim.pace = pace{every: r.route.SaveEvery, count: r.route.SaveCount}
 	r.claim.limit = r.w.pool.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
+	r.claim.largest = r.w.pool.commands.Limit()
 	if r.base != nil {
 		r.claim.token = r.base.Token
 		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}

@@ -550,3 +550,44 @@ func TestWorker_CancelledWhileRunning(t *testing.T) {
 		t.Errorf("the worker noticed %d cancellations, want 1", n)
 	}
 }
+
+func TestKind_Confirm(t *testing.T) {
+	t.Parallel()
+	type in struct{ Cents int }
+	type out struct{ Reference string }
+	pay := tallyman.NewKind[in, out]("pay")
+	asked := errors.New("the bank is closed")
+	confirm := pay.Confirm(func(_ context.Context, c *tallyman.Claim, in in, intent []byte) (tallyman.Finding, out, error) {
+		switch string(intent) {
+		case "closed":
+			return tallyman.Done, out{}, asked
+		case "gone":
+			return tallyman.NotDone, out{"ignored"}, nil
+		}
+		return tallyman.Done, out{fmt.Sprint(c.ID(), " ", in.Cents)}, nil
+	})
+	cmd, err := pay.Command("p", in{Cents: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := tallyman.Detached(tallyman.DetachedConfig{Command: cmd})
+	finding, result, err := confirm(t.Context(), claim, []byte("made"))
+	if err != nil || finding != tallyman.Done {
+		t.Fatalf("got %v, %v; want Done", finding, err)
+	}
+	got, err := pay.Result(tallyman.Receipt{ID: "p", Kind: "pay", Result: result.Body})
+	if err != nil || got.Reference != "p 5" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if finding, result, err := confirm(t.Context(), claim, []byte("gone")); finding != tallyman.NotDone || result.Body != nil || err != nil {
+		t.Errorf("got %v, %q, %v; want NotDone and no result", finding, result.Body, err)
+	}
+	if _, _, err := confirm(t.Context(), claim, []byte("closed")); !errors.Is(err, asked) {
+		t.Errorf("got %v, want what the bank said", err)
+	}
+	cmd.Payload = []byte("\xc1")
+	_, _, err = confirm(t.Context(), tallyman.Detached(tallyman.DetachedConfig{Command: cmd}), nil)
+	if v := tallyman.VerdictOf(err); v.Action != tallyman.ActPark || v.Reason != tallyman.ReasonMalformed {
+		t.Errorf("a payload that does not decode: %+v, %v", v, err)
+	}
+}

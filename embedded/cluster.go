@@ -143,10 +143,6 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// Servers returns the nodes, in the order of their numbers. The caller must not
-// close them.
-func (c *Cluster) Servers() []*Server { return append([]*Server(nil), c.servers...) }
-
 // URL returns the addresses of all nodes, separated by commas.
 func (c *Cluster) URL() string {
 	urls := make([]string, len(c.servers))

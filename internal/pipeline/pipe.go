@@ -57,8 +57,6 @@ type Pipe struct {
 	mu     sync.Mutex
 	slots  []slot
 	free   []uint32
-	flying int
-	idle   chan struct{} // closed and replaced whenever flying drops to 0
 	closed bool
 	guards map[*context.CancelCauseFunc]struct{} // of contexts made by UntilDenied
 
@@ -94,7 +92,7 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{
 		nc: nc, prefix: nc.NewInbox() + ".", timeout: cfg.Timeout,
-		idle: make(chan struct{}), stop: make(chan struct{}),
+		stop: make(chan struct{}),
 	}
 	sub, err := nc.Subscribe(p.prefix+"*", p.route)
 	if err != nil {
@@ -160,7 +158,6 @@ func (p *Pipe) take(s slot) (i, gen uint32, err error) {
 	}
 	s.gen = p.slots[i].gen + 1
 	p.slots[i] = s
-	p.flying++
 	return i, s.gen, nil
 }
 
@@ -176,10 +173,6 @@ func (p *Pipe) releaseLocked(i, gen uint32) (was slot, mine bool) {
 	}
 	p.slots[i] = slot{gen: gen}
 	p.free = append(p.free, i)
-	if p.flying--; p.flying == 0 {
-		close(p.idle)
-		p.idle = make(chan struct{})
-	}
 	return was, true
 }
 
@@ -224,23 +217,6 @@ func (p *Pipe) routeMany(i, gen uint32, many OnReplies, m *nats.Msg) {
 	p.mu.Unlock()
 	if more && doom != nil {
 		many(nil, doom)
-	}
-}
-
-// Idle waits until nothing is in flight, or ctx ends.
-func (p *Pipe) Idle(ctx context.Context) error {
-	for {
-		p.mu.Lock()
-		flying, idle := p.flying, p.idle
-		p.mu.Unlock()
-		if flying == 0 {
-			return nil
-		}
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
 	}
 }
 

@@ -207,7 +207,4 @@ func TestPipe_EveryCallEndsOnce(t *testing.T) {
 	if err := pipe.Send(&nats.Msg{Subject: "one"}, func(*nats.Msg, error) {}); !errors.Is(err, pipeline.ErrClosed) {
 		t.Errorf("on a closed pipe: %v, want ErrClosed", err)
 	}
-	if err := pipe.Idle(t.Context()); err != nil {
-		t.Errorf("idle: %v", err)
-	}
 }
