@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -48,8 +48,13 @@ func workRoute(ctx context.Context, nc *nats.Conn, route tallyman.Route, concurr
 	if err := mux.Route(route); err != nil {
 		return err
 	}
+	nowhere, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer nowhere.Close()
 	worker, err := pool.NewWorker(tallyman.WorkerConfig{
-		Mux: mux, Concurrency: concurrency, Logger: slog.New(slog.NewJSONHandler(io.Discard, nil)),
+		Mux: mux, Concurrency: concurrency, Logger: slog.New(slog.NewJSONHandler(nowhere, nil)),
 	})
 	if err != nil {
 		return err
