@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -76,4 +77,49 @@ func TestWorker_AbsorbsNoCopyThatARequeueCountsOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An operator took out the delivery that was parked, whose ack had got lost,
+// though it had come again meanwhile and a worker ran it as what was sent back.
+// The one put in its place ran beside it.
+func TestDesk_RequeueTakesNothingOutThatRunsAgain(t *testing.T) {
+	t.Parallel()
+	settings := Settings{Lease: 30 * time.Second}.WithDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.NewServer(memory.Config{Lease: settings.Lease, Retention: DefaultRetention})
+		var first sync.Once
+		h := s.Connect("w", func(op memory.Op) (f memory.Fate) {
+			if op == memory.OpAnswer {
+				first.Do(func() { f.Lost = true })
+			}
+			return f
+		})
+		var calls, running atomic.Int64
+		stop := workOnDouble(t, h, settings, func(ctx context.Context, _ *Claim) (Result, error) {
+			if calls.Add(1) == 1 {
+				return Result{}, Reject(errors.New("not like this"))
+			}
+			if running.Add(1) > 1 {
+				t.Error("the handler runs twice at once")
+			}
+			defer running.Add(-1)
+			return Result{}, sleep(ctx, 5*time.Minute)
+		})
+		sendOnDouble(t, s, "a")
+		time.Sleep(settings.Lease - 100*time.Millisecond)
+		operator := s.Connect("desk", func(op memory.Op) (f memory.Fate) {
+			if op == memory.OpPublish { // until the lease of the first delivery is over
+				f.Delay = 300 * time.Millisecond
+			}
+			return f
+		})
+		if _, err := desk.New(operator.Commands(), operator.Records()).Requeue(t.Context(), desk.Act{By: "ann"}, "a"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if r := s.Entry("a").Record; r == nil || r.State != kvstate.Completed || r.Attempt != 1 || len(s.Held()) > 0 {
+			t.Errorf("got %+v, want a receipt of the first attempt", r)
+		}
+		stop()
+	})
 }

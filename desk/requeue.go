@@ -217,7 +217,15 @@ func (d *Desk) occupied(ctx context.Context, s *sending) (uint64, error) {
 	case s.rec.Accounts(there.Seq):
 		// The delivery that was parked, whose ack is under way or got lost. It
 		// may still come, and would take out a command that must run. So this
-		// sequence, for which the record speaks, makes room for a new one.
+		// sequence, for which the record speaks, makes room for a new one; unless
+		// it has come again meanwhile, and a worker runs it as the one sent back.
+		now, err := d.records.Read(ctx, s.env.Token)
+		switch {
+		case err != nil:
+			return 0, err
+		case now.Record != nil && now.Record.State != kvstate.Requeued:
+			return there.Seq, nil
+		}
 		return 0, d.commands.Remove(ctx, there.Seq)
 	}
 	if !same(there, s.env) {
