@@ -24,7 +24,10 @@
 //
 // Files: contestant.go and system.go say what a contestant and its server are;
 // raw.go, tallyman.go, river.go, asynq.go and asyncjobs.go are the contestants,
-// jetstream.go, postgres.go and redis.go the servers.
+// jetstream.go, cluster.go, postgres.go and redis.go the servers. mode.go lists
+// what can be measured: scenario.go the straight way of all contestants,
+// paths.go and pathrun.go the other paths, flat.go the cost beside ever more of
+// everything, the latter two for raw and Tallyman alone.
 //
 // It runs on Linux, where /proc tells what each process has used.
 package main
