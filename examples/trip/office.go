@@ -45,7 +45,9 @@ func (o *office) step(mux *tallyman.Mux, kind tallyman.Kind[Wish, string], do fu
 		if err != nil {
 			return "", err
 		}
-		o.at(kind.Name() + "/effect")
+		if ok { // what was refused had no effect
+			o.at(kind.Name() + "/effect")
+		}
 		event, next, end := then(ok)
 		if err := o.decide(ctx, w, kind.Name(), claim.ID(), event, note, next, end); err != nil {
 			return "", err
