@@ -77,6 +77,14 @@ func (s *scene) work(t *testing.T, n int) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	// The server has every ack by now, and takes a moment to act on it.
+	for i := 1; i <= n; i++ {
+		token := command.Token(fmt.Sprintf("c-%d", i))
+		pooltest.Await(t, ctx, "ack of "+string(token), func() bool {
+			_, err := s.Commands().Find(ctx, token)
+			return errors.Is(err, stream.ErrNotFound)
+		})
+	}
 }
 
 func echo() *tallyman.Mux {
