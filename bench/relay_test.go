@@ -134,8 +134,10 @@ func relayAll(b *testing.B, db *sql.DB, d outbox.Dialect, pool *tallyman.Pool) {
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
 	for relay.Stats().Published < benchRows {
-		time.Sleep(time.Millisecond)
+		<-look.C
 	}
 	stop()
 	if err := <-ended; err != nil {
