@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,6 +226,9 @@ func (s Settings) over(below Settings) Settings {
 	if s.Retention == 0 {
 		s.Retention = below.Retention
 	}
+	s.Shards = cmp.Or(s.Shards, below.Shards)
+	s.Removal = cmp.Or(s.Removal, below.Removal)
+	s.Commit = cmp.Or(s.Commit, below.Commit)
 	return s
 }
 
@@ -343,10 +347,26 @@ func (p *Pool) Name() string { return p.name }
 // Settings returns what the participants of the pool agreed on.
 func (p *Pool) Settings() Settings { return p.settings }
 
-// Commands returns the pool's command stream, for tools that look behind the scenes.
+// Shard is one pair of command stream and bucket, for tools that look behind the scenes.
+type Shard struct {
+	Index    int
+	Commands *stream.Stream
+	Records  *kvstate.Store
+}
+
+// Shards returns every shard of the pool, in order. A pool that is not sharded has one.
+func (p *Pool) Shards() []Shard {
+	return []Shard{{Commands: p.stream, Records: p.bucket}}
+}
+
+// ShardOf returns the shard where the command with this token, and its record, lie.
+func (p *Pool) ShardOf(command.Token) Shard { return p.Shards()[0] }
+
+// Commands returns the command stream of the pool's first shard, for tools that look behind the scenes.
 func (p *Pool) Commands() *stream.Stream { return p.stream }
 
-// Records returns the pool's bucket, for tools that look behind the scenes.
+// Records returns the bucket of the pool's first shard, which also holds what
+// belongs to the pool as a whole, for tools that look behind the scenes.
 func (p *Pool) Records() *kvstate.Store { return p.bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,

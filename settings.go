@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,9 @@ const (
 	DefaultBackoffMin  = time.Second
 	DefaultBackoffMax  = 10 * time.Minute
 	DefaultRetention   = 7 * 24 * time.Hour
+
+	// MaxShards bounds Settings.Shards.
+	MaxShards = 256
 
 	// MinLease is the shortest lease. Below it a busy machine's own pauses
 	// would look like a dead worker.
@@ -40,7 +44,40 @@ type Settings struct {
 	// Retention is how long receipts are kept. A command that is submitted
 	// again later runs again. Default 7 days, at least 1 s.
 	Retention time.Duration
+	// Shards is how many pairs of command stream and bucket the pool is spread
+	// over, by a hash of the id. Default 1, at most 256. Once the pool exists it
+	// is changed by tallyman reshard alone.
+	Shards int
+	// Removal says how settled commands leave the stream. Default RemovalAck. It
+	// is fixed when the pool is made.
+	Removal Removal
+	// Commit says how writes reach the stream and the bucket. Default CommitEach.
+	Commit Commit
 }
+
+// Removal is how settled commands leave the command stream.
+type Removal string
+
+// The ways of removal.
+const (
+	// RemovalAck: the ack takes the command out at once. The stream is a work queue.
+	RemovalAck Removal = "ack"
+	// RemovalSweep: acked commands stay for a moment and are swept out by workers in
+	// bulk, which costs the server less; with fsync before every answer, far less.
+	RemovalSweep Removal = "sweep"
+)
+
+// Commit is how writes reach the server.
+type Commit string
+
+// The ways of committing.
+const (
+	// CommitEach: every write is a message of its own; none waits for another.
+	CommitEach Commit = "each"
+	// CommitGroup: writes that are under way at the same time share an atomic
+	// batch, and so one flush to disk. It pays on servers with sync_interval: always.
+	CommitGroup Commit = "group"
+)
 
 // WithDefaults returns s with its zero fields filled in.
 func (s Settings) WithDefaults() Settings {
@@ -56,6 +93,9 @@ func (s Settings) WithDefaults() Settings {
 	if s.MaxAttempts == 0 {
 		s.MaxAttempts = DefaultMaxAttempts
 	}
+	s.Shards = cmp.Or(s.Shards, 1)
+	s.Removal = cmp.Or(s.Removal, RemovalAck)
+	s.Commit = cmp.Or(s.Commit, CommitEach)
 	return s
 }
 
@@ -74,6 +114,12 @@ func (s Settings) Validate() error {
 		return bad("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax), "give a positive minimum that is not above the maximum")
 	case s.Retention < time.Second:
 		return bad("retention", s.Retention, "give at least 1s")
+	case s.Shards < 1 || s.Shards > MaxShards:
+		return bad("shards", s.Shards, fmt.Sprintf("give 1 to %d", MaxShards))
+	case s.Removal != RemovalAck && s.Removal != RemovalSweep:
+		return bad("removal", s.Removal, "give ack or sweep")
+	case s.Commit != CommitEach && s.Commit != CommitGroup:
+		return bad("commit", s.Commit, "give each or group")
 	}
 	return nil
 }
@@ -96,6 +142,12 @@ func (s Settings) Require(want Settings) error {
 		return differ("maximum backoff", "--backoff-max", s.BackoffMax, want.BackoffMax)
 	case want.Retention != 0 && want.Retention != s.Retention:
 		return differ("retention", "--retention", s.Retention, want.Retention)
+	case want.Shards != 0 && want.Shards != s.Shards:
+		return differ("shards", "--shards", s.Shards, want.Shards)
+	case want.Removal != "" && want.Removal != s.Removal:
+		return differ("removal", "--removal", s.Removal, want.Removal)
+	case want.Commit != "" && want.Commit != s.Commit:
+		return differ("commit", "--commit", s.Commit, want.Commit)
 	}
 	return nil
 }
@@ -113,8 +165,17 @@ func (s Settings) backoff(attempt int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }
 
-// settingsVersion is the newest layout of the stored settings.
-const settingsVersion = 1
+// settingsVersion is the newest layout of the stored settings. A pool whose
+// assets an older program would not understand is stored with it; any other one
+// with the version before, which that program reads.
+const settingsVersion = 2
+
+func (s Settings) version() int {
+	if s.Shards > 1 || s.Removal == RemovalSweep || s.Commit == CommitGroup {
+		return settingsVersion
+	}
+	return 1
+}
 
 // storedSettings is Settings as it lies in the bucket: JSON that a person can
 // read with the nats CLI.
@@ -127,13 +188,17 @@ type storedSettings struct {
 	BackoffMin    string `json:"backoff_min"`
 	BackoffMax    string `json:"backoff_max"`
 	Retention     string `json:"retention"`
+	Shards        int    `json:"shards,omitempty"`
+	Removal       string `json:"removal,omitempty"`
+	Commit        string `json:"commit,omitempty"`
 }
 
 func (s Settings) encode(recordVersion int) ([]byte, error) {
 	return json.MarshalIndent(storedSettings{
-		Version: settingsVersion, RecordVersion: recordVersion, Digest: digestAlgorithm,
+		Version: s.version(), RecordVersion: recordVersion, Digest: digestAlgorithm,
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
 		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
+		Shards: s.Shards, Removal: string(s.Removal), Commit: string(s.Commit),
 	}, "", "  ")
 }
 
@@ -143,14 +208,17 @@ func decodeSettings(data []byte, recordVersion int) (Settings, error) {
 		return Settings{}, fmt.Errorf("%w: the stored settings are no JSON: %w; restore key _pool or run tallyman init --change", ErrSettings, err)
 	}
 	switch {
-	case in.Version != settingsVersion:
-		return Settings{}, fmt.Errorf("%w: the pool's settings have version %d, this program knows %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
+	case in.Version < 1 || in.Version > settingsVersion:
+		return Settings{}, fmt.Errorf("%w: the pool's settings have version %d, this program knows those up to %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
 	case in.RecordVersion != recordVersion:
 		return Settings{}, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, recordVersion)
 	case in.Digest != digestAlgorithm:
 		return Settings{}, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, digestAlgorithm)
 	}
-	out := Settings{MaxAttempts: in.MaxAttempts}
+	out := Settings{
+		MaxAttempts: in.MaxAttempts,
+		Shards:      cmp.Or(in.Shards, 1), Removal: cmp.Or(Removal(in.Removal), RemovalAck), Commit: cmp.Or(Commit(in.Commit), CommitEach),
+	}
 	for _, f := range []struct {
 		name, value string
 		to          *time.Duration
