@@ -98,9 +98,7 @@ type Desk struct {
 	commands commands
 	records  records
 
-	// Of a pool with more than one shard, whose first the fields above are.
-	shards []*Desk
-	of     func(command.Token) int
+	shards []*Desk // of a pool with more than one, whose first the fields above are
 }
 
 // New returns the desk of the pool with this stream and bucket, a

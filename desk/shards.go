@@ -15,18 +15,17 @@ import (
 )
 
 // Sharded returns the desk of a pool that is spread over shards, given the desk
-// of each in their order, and which of them a token belongs to. Of one shard it
-// returns the desk of that.
+// of each in their order. Of one shard it returns the desk of that.
 //
 // An act on an id goes to the shard of the id. The key of a record that was
 // parked aside is spelled with its shard there, see [Key]. Acts on a queue go to
 // every shard, and bulk acts through one shard after the other.
-func Sharded(shards []*Desk, of func(command.Token) int) *Desk {
+func Sharded(shards ...*Desk) *Desk {
 	if len(shards) == 1 {
 		return shards[0]
 	}
 	first := shards[0] // what belongs to the pool as a whole lies there
-	return &Desk{commands: first.commands, records: first.records, shards: shards, of: of}
+	return &Desk{commands: first.commands, records: first.records, shards: shards}
 }
 
 // Key spells the key of a record that was parked aside, in one of n shards, as
@@ -68,7 +67,7 @@ func (d *Desk) home(token command.Token) *Desk {
 	if len(d.shards) == 0 {
 		return d
 	}
-	return d.shards[d.of(token)]
+	return d.shards[dedupe.Shard(token, len(d.shards))]
 }
 
 // place spells the key of an entry of this desk's shard for people.
@@ -144,7 +143,7 @@ func (d *Desk) sorted(ids []string) [][]string {
 	for _, id := range ids {
 		shard, _, aside := ParseKey(id, len(d.shards))
 		if token, err := dedupe.Token(id); err == nil && !aside {
-			shard = d.of(token)
+			shard = dedupe.Shard(token, len(d.shards))
 		}
 		parts[shard] = append(parts[shard], id)
 	}
