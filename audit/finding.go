@@ -34,13 +34,19 @@ type Finding struct {
 	Remedy  string `json:"remedy"`
 }
 
+// Where names the shard in a line; empty in a pool that is not sharded.
+func (f Finding) Where() string {
+	if f.Shard == nil {
+		return ""
+	}
+	return fmt.Sprintf(" in shard %d:", *f.Shard)
+}
+
 // String is the finding in one line.
 func (f Finding) String() string {
 	var b strings.Builder
 	b.WriteString(f.What)
-	if f.Shard != nil {
-		fmt.Fprintf(&b, " in shard %d:", *f.Shard)
-	}
+	b.WriteString(f.Where())
 	if f.Seq > 0 {
 		fmt.Fprintf(&b, " sequence %d", f.Seq)
 	}

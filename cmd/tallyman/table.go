@@ -43,6 +43,9 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("max attempts", s.MaxAttempts)
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
+	if s.Shards > 1 {
+		t.row("shards", s.Shards)
+	}
 }
 
 // line makes s fit into a cell: what would move the cursor, or turn the
@@ -70,8 +73,16 @@ type settingsView struct {
 	BackoffMin  string `json:"backoff_min"`
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
+	Shards      int    `json:"shards,omitempty"` // if there is more than one
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
-	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String()}
+	v := settingsView{
+		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
+	}
+	if s.Shards > 1 {
+		v.Shards = s.Shards
+	}
+	return v
 }
