@@ -19,7 +19,7 @@ const (
 
 // Options of an audit. The zero value is useful.
 type Options struct {
-	// Seal stores, after a balanced audit, up to where every sequence has its
+	// Seal stores, after an audit that found nothing amiss with sequences, up to where every sequence has its
 	// outcome or is parked. Later audits begin behind that, so that receipts may
 	// expire. A command that stays in the stream holds it up.
 	Seal bool
@@ -74,7 +74,7 @@ func (b *books) finish(ctx context.Context, opts Options) error {
 	if !b.report.Balanced {
 		b.explain(ctx)
 	}
-	if b.report.Balanced && opts.Seal {
+	if b.report.proved() && opts.Seal {
 		through, err := b.seal.advance(ctx, b.records, b.provedThrough(), b.created)
 		if err != nil {
 			return err

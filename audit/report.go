@@ -87,6 +87,24 @@ type Doubled struct {
 	IDs   []string `json:"ids"`
 }
 
+// proved reports whether nothing is amiss but the place of records: those account
+// for their sequences wherever their ids belong.
+func (r Report) proved() bool {
+	return r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MissingIDCount+r.Beyond == 0 && !r.Replaced
+}
+
+// Closed reports whether every sequence of the stream has its outcome or is
+// parked, and is sealed, so that the records need not account for any. That of
+// a sharded pool is closed if all of its shards are.
+func (r Report) Closed() bool {
+	for _, s := range r.Shards {
+		if !s.Closed() {
+			return false
+		}
+	}
+	return r.proved() && r.SealedThrough == r.LastSeq
+}
+
 // Summary says in a few words what is amiss, or that nothing is.
 func (r Report) Summary() string {
 	if r.Balanced {

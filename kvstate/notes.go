@@ -25,6 +25,7 @@ const (
 	NoteCancelled  NoteKind = "cancelled"   // a worker let go of it, since a person had cancelled it
 	NoteFellBack   NoteKind = "fell_back"   // a damaged record; the attempt went on from the one before; see Entry
 	NoteParked     NoteKind = "parked"      // a copy was parked beside the record; see Entry
+	NoteMoved      NoteKind = "moved"       // the record was carried into another shard
 )
 
 // Note is something that happened around a command but changed no record of

@@ -47,6 +47,9 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 	if c.Replicas < 0 || c.Replicas > 5 {
 		return fmt.Errorf("%w: --replicas %d; give 1 to 5", cli.ErrUsage, c.Replicas)
 	}
+	if c.Shards < 0 || c.Shards > tallyman.MaxShards {
+		return fmt.Errorf("%w: --shards %d; give 1 to %d", cli.ErrUsage, c.Shards, tallyman.MaxShards)
+	}
 	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
 		if err := c.create(ctx, nc, common.Pool); err != nil {
 			return err
