@@ -45,6 +45,10 @@ type Resharded struct {
 // With the number that the pool has, it brings records to their place that an
 // audit found misplaced. By names who does it, in notes about parked commands.
 func Reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string) (Resharded, error) {
+	return reshard(ctx, nc, pool, shards, by, func(point, id string) error { failAt(point, id); return nil })
+}
+
+func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, at func(point, id string) error) (Resharded, error) {
 	if err := command.ValidateName("pool", pool); err != nil {
 		return Resharded{}, fmt.Errorf("tallyman: reshard: %w", err)
 	}
@@ -57,10 +61,7 @@ func Reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by str
 		return Resharded{}, fmt.Errorf("tallyman: reshard pool %q: %w", pool, err)
 	}
 	defer pipe.Close()
-	r := &resharding{
-		pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js,
-		at: func(point, id string) error { failAt(point, id); return nil },
-	}
+	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, at: at}
 	if err := r.run(ctx, shards, cmp.Or(by, "reshard")); err != nil {
 		return r.done(), fmt.Errorf("tallyman: reshard pool %q: %w", pool, translate(err))
 	}

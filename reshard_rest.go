@@ -11,8 +11,8 @@ import (
 )
 
 // pullPatience is for how long Reshard waits for pulls to end: those of a worker
-// that has just stopped stay open for a moment.
-const pullPatience = 10 * time.Second
+// that has just stopped stay open for up to 5 s.
+const pullPatience = 6 * time.Second
 
 // idle returns an error while a worker pulls from any shard.
 func (r *resharding) idle(ctx context.Context) error {

@@ -10,9 +10,9 @@ import (
 )
 
 type reshardCommand struct {
-	Shards int  `required:"" help:"How many shards the pool is to have, 1 to 256." placeholder:"N"`
-	JSON   bool `name:"json" help:"Print JSON."`
-	actFlags
+	Shards int    `required:"" help:"How many shards the pool is to have, 1 to 256." placeholder:"N"`
+	As     string `help:"Who acts, for the notes about parked commands (default: the user of the operating system)." env:"TALLYMAN_AS" placeholder:"NAME"`
+	JSON   bool   `name:"json" help:"Print JSON."`
 }
 
 // Help tells what has to be done before.
@@ -29,7 +29,7 @@ func (c *reshardCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 	if c.Shards < 1 || c.Shards > tallyman.MaxShards {
 		return fmt.Errorf("%w: --shards %d; give 1 to %d", cli.ErrUsage, c.Shards, tallyman.MaxShards)
 	}
-	act, err := c.act()
+	act, err := (&actFlags{As: c.As}).act()
 	if err != nil {
 		return err
 	}
