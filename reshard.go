@@ -121,7 +121,7 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 	if err := r.begin(ctx, to, by); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{r.create, r.move, r.settled, r.drop, r.commit} {
+	for _, step := range []func(context.Context) error{r.create, r.move, r.drop, r.commit} {
 		if err := step(ctx); err != nil {
 			return err
 		}

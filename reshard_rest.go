@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/audit"
-	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -84,30 +83,4 @@ func (r *resharding) nothingAside(ctx context.Context, s *shard) error {
 		}
 		return nil
 	})
-}
-
-// settled returns an error unless all is in its place: commands that came in
-// meanwhile, from a producer that had not been stopped, may not be. Those in the
-// first shard may belong anywhere: a worker carries them on.
-func (r *resharding) settled(ctx context.Context) error {
-	for _, s := range r.shards {
-		if s == nil || s.stream == nil || s.index == 0 {
-			continue
-		}
-		state, err := s.stream.State(ctx)
-		if err != nil {
-			return err
-		}
-		if err := s.stream.Sequences(ctx, state.LastSeq, func(seq uint64, subject string) error {
-			_, _, token := s.stream.Names(subject)
-			if dedupe.Shard(token, r.mark.To) == s.index {
-				return nil
-			}
-			return fmt.Errorf("%w: a command came into shard %d meanwhile (%s, sequence %d) that would not be found there: stop the producers, turn back with tallyman reshard --shards %d, and let the workers settle it",
-				ErrBusy, s.index, subject, seq, r.mark.From)
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
