@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -21,19 +22,18 @@ type rations struct {
 	mu      sync.Mutex
 	of      []ration
 	waiting []int     // fetchers that were refused, first come first
-	nudged  time.Time // when the first of them was woken, zero if it was not
-	sum     int       // of charge over all
-	coming  int       // of asked over those with a backlog: these come at once
+	nudged  time.Time // when the first of them was woken and has not asked since; zero if it was not
+	asked   int       // sum over all
+	out     int       // how many have asked for something
+	coming  int       // sum over those with a backlog: these come at once
 }
 
 type ration struct {
-	asked   int // on their way
-	backlog bool
+	asked   int  // on their way
+	rest    int  // of the backlog, not asked for
+	backlog bool // something waited behind the last delivery
 	waits   bool // it is in waiting
 }
-
-// charge is what counts against what is free.
-func (r ration) charge() int { return max(r.asked-1, 0) }
 
 // nudgeTime is how soon a fetcher that was woken must have asked. Until then
 // nobody else may; one that is busy finding out why its pulls fail loses its turn.
@@ -49,39 +49,41 @@ func newRations(n int, free func() int, wake func(int)) *rations {
 func (s *rations) more(i, asked int, behind uint64, able bool) (n int, brief bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bookLocked(i, asked, behind > 0)
-	if !able {
-		s.leaveLocked(i)
-		s.nudgeLocked()
+	defer s.nudgeLocked()
+	s.bookLocked(i, asked, int(min(behind, math.MaxInt32)))
+	if len(s.waiting) > 0 && s.waiting[0] == i {
+		s.nudged = time.Time{}
+	}
+	if rest := s.of[i].rest; !able || asked > 0 && rest <= asked {
+		s.leaveLocked(i) // it cannot ask, or what is on its way will do
 		return 0, false
 	}
-	free := s.free()
+	if n, brief = s.grantLocked(i, s.free()); n == 0 {
+		s.joinLocked(i)
+		return 0, false
+	}
+	s.leaveLocked(i)
+	s.bookLocked(i, asked+n, int(min(behind, math.MaxInt32)))
+	return n, brief
+}
+
+// grantLocked is what fetcher i would get now.
+func (s *rations) grantLocked(i, free int) (n int, brief bool) {
+	r := s.of[i]
+	room := free + s.out - s.asked // one for each does not count
 	listen := max(free/(4*len(s.of)), 1)
-	rest := int(min(behind, 1<<30)) - asked // of the backlog, not asked for yet
-	if asked > 0 && rest <= asked {
-		s.leaveLocked(i) // what is on its way will do
-		s.nudgeLocked()
-		return 0, false
-	}
-	room, first := free-s.sum, len(s.waiting) == 0 || s.waiting[0] == i
+	first := len(s.waiting) == 0 || s.waiting[0] == i
 	switch {
 	case free <= 0:
-	case rest <= 0:
-		n = max(min(listen, room), 1)
-	case first && s.worthLocked(room):
-		n = min(max(rest, listen), room)
-		brief = n > listen
-	case first && s.coming == 0:
-		n = 1 // those that listen keep what is free
+	case r.rest > 0 && !first:
+	case r.rest > 0 && room > 0 && (s.coming == 0 || room >= s.coming): // half of what there will be once all has come
+		n = min(max(r.rest, listen), room)
+		return n, n > listen
+	case r.rest > 0 && s.coming > 0:
+	case r.asked == 0 && s.asked < free+len(s.of): // to listen; or those that listen keep what is free
+		return max(min(listen, room), 1), false
 	}
-	if n <= 0 {
-		s.joinLocked(i)
-	} else {
-		s.leaveLocked(i)
-		s.bookLocked(i, asked+n, behind > 0)
-	}
-	s.nudgeLocked()
-	return n, brief
+	return 0, false
 }
 
 // freed tells that the worker may be able to take on more.
@@ -91,30 +93,28 @@ func (s *rations) freed() {
 	s.nudgeLocked()
 }
 
-// out reports whether fetcher i has asked for anything that has not come.
-func (s *rations) out(i int) bool {
+// asks reports whether fetcher i has asked for anything that has not come.
+func (s *rations) asks(i int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of[i].asked > 0
 }
 
-func (s *rations) bookLocked(i, asked int, backlog bool) {
+func (s *rations) bookLocked(i, asked, behind int) {
 	r := &s.of[i]
-	s.sum -= r.charge()
-	if r.backlog {
-		s.coming -= r.asked
-	}
-	r.asked, r.backlog = asked, backlog
-	s.sum += r.charge()
-	if backlog {
-		s.coming += asked
-	}
+	s.countLocked(*r, -1)
+	r.asked, r.rest, r.backlog = asked, behind-asked, behind > 0
+	s.countLocked(*r, 1)
 }
 
-// worthLocked reports whether room is worth a pull: all that is to be had, or
-// half of what will be once what is on its way has come.
-func (s *rations) worthLocked(room int) bool {
-	return room > 0 && (s.coming == 0 || room >= s.coming)
+func (s *rations) countLocked(r ration, sign int) {
+	s.asked += sign * r.asked
+	if r.asked > 0 {
+		s.out += sign
+	}
+	if r.backlog {
+		s.coming += sign * r.asked
+	}
 }
 
 func (s *rations) joinLocked(i int) {
@@ -136,13 +136,13 @@ func (s *rations) leaveLocked(i int) {
 	}
 }
 
-// nudgeLocked wakes the fetcher whose turn it is, if that is worth its while.
+// nudgeLocked wakes the fetcher whose turn it is, if it would get something.
 func (s *rations) nudgeLocked() {
 	if len(s.waiting) == 0 {
 		return
 	}
 	free := s.free()
-	if free <= 0 || s.coming > 0 && !s.worthLocked(free-s.sum) {
+	if n, _ := s.grantLocked(s.waiting[0], free); n == 0 {
 		return
 	}
 	now := time.Now()

@@ -151,6 +151,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 			w.sources = append(w.sources, from)
 			w.fetchers = append(w.fetchers, s.commands.NewFetcher(stream.FetchConfig{
 				Queue:   q,
+				Pool:    p.name,
 				Expires: min(p.settings.Lease/6, 5*time.Second),
 				Want:    w.want,
 				Ration:  ration,
@@ -300,7 +301,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	for i, f := range w.fetchers {
 		// With every slot taken there is no pull to be answered, nor while others have their turn.
-		if w.rations != nil && !w.rations.out(i) {
+		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
 			continue
 		}
 		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {

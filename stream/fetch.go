@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ const (
 // FetchConfig says what a fetcher pulls and where deliveries go.
 type FetchConfig struct {
 	Queue string
+	// Pool is the name that a person gives to tallyman init; default that of the stream.
+	Pool string
 	// Expires is how long the server keeps a pull open. The lease of a
 	// delivery is counted from the moment its pull was sent, so keep this
 	// well below the lease. Default 5 s; at least 100 ms.
@@ -318,7 +321,7 @@ func (f *Fetcher) explain() error {
 // gone is the error for a queue without its consumer, which only an operator mends.
 func (f *Fetcher) gone(why string) error {
 	return fmt.Errorf("stream: fetch from queue %q: %w: %s; create it with: tallyman init --pool %s --queue %s",
-		f.cfg.Queue, ErrNoQueue, why, strings.TrimSuffix(f.stream.name, Name("")), f.cfg.Queue)
+		f.cfg.Queue, ErrNoQueue, why, cmp.Or(f.cfg.Pool, strings.TrimSuffix(f.stream.name, Name(""))), f.cfg.Queue)
 }
 
 // watch gives up pulls whose end the server never told.
