@@ -50,11 +50,10 @@ type Producer struct {
 	cfg    ProducerConfig
 	window chan struct{}
 
-	mu      sync.Mutex
-	waiting []*submission            // for the next batch of record reads
-	reading int                      // batches of record reads under way
-	flying  map[*submission]struct{} // each has a place in the window
-	closed  bool
+	mu     sync.Mutex
+	lanes  []lane                   // by shard
+	flying map[*submission]struct{} // each has a place in the window
+	closed bool
 
 	work sync.WaitGroup // goroutines of submissions that need more than one try
 	life context.Context
@@ -72,7 +71,7 @@ func (p *Pool) NewProducer(cfg ProducerConfig) *Producer {
 	life, end := context.WithCancel(context.Background())
 	return &Producer{
 		pool: p, cfg: cfg, window: make(chan struct{}, cfg.Window), life: life, end: end,
-		flying: map[*submission]struct{}{},
+		lanes: make([]lane, len(p.shards)), flying: map[*submission]struct{}{},
 	}
 }
 
@@ -175,8 +174,8 @@ func (p *Producer) submit(ctx context.Context, c Command, m *many, done func(Sub
 	if err != nil {
 		return fmt.Errorf("tallyman: submit: %w", err)
 	}
-	if n := len(env.Payload); n > p.pool.commands.Limit() {
-		return fmt.Errorf("tallyman: submit %q: %w: the payload has %d bytes, the limit is %d; store the body elsewhere and submit a reference", c.ID, ErrTooLarge, n, p.pool.commands.Limit())
+	if n := len(env.Payload); n > p.pool.shards[0].commands.Limit() {
+		return fmt.Errorf("tallyman: submit %q: %w: the payload has %d bytes, the limit is %d; store the body elsewhere and submit a reference", c.ID, ErrTooLarge, n, p.pool.shards[0].commands.Limit())
 	}
 	select {
 	case p.window <- struct{}{}:
@@ -193,7 +192,7 @@ func (p *Producer) submit(ctx context.Context, c Command, m *many, done func(Sub
 		<-p.window
 		return fmt.Errorf("tallyman: submit %q: the producer is closed", c.ID)
 	}
-	s := &submission{p: p, ctx: ctx, env: env, done: done, many: m}
+	s := &submission{p: p, home: p.pool.of(env.Token), ctx: ctx, env: env, done: done, many: m}
 	s.start()
 	return nil
 }
