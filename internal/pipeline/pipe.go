@@ -119,6 +119,20 @@ func (p *Pipe) Send(m *nats.Msg, on OnReply) error { return p.send(m, slot{one: 
 // is satisfied or an error ends the request. The timeout starts anew with each answer.
 func (p *Pipe) SendMany(m *nats.Msg, on OnReplies) error { return p.send(m, slot{many: on}) }
 
+// Post sends m and asks for no answer. M may be reused once Post has returned.
+func (p *Pipe) Post(m *nats.Msg) error {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	if err := p.nc.PublishMsg(m); err != nil {
+		return fmt.Errorf("pipeline: publish to %q: %w", m.Subject, err)
+	}
+	return nil
+}
+
 func (p *Pipe) send(m *nats.Msg, s slot) error {
 	s.subject = m.Subject
 	i, gen, err := p.take(s)
