@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -146,6 +147,9 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	if err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
 	}
+	if err := kvstate.AllowBatches(ctx, js, name, agreed.Commit == CommitGroup); err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	}
 	queues := topology.Queues
 	if len(queues) == 0 {
 		queues = []string{command.DefaultQueue}
@@ -164,7 +168,7 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	}
 	if err := stream.Create(ctx, js, stream.Config{
 		Pool: name, Replicas: topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands,
+		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands, Batches: agreed.Commit == CommitGroup,
 	}); err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
 	}
@@ -280,7 +284,16 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 		return err
 	}
 	p.bucket.Keep(p.settings.Retention)
+	if p.settings.Commit == CommitGroup {
+		p.bucket.Gather(p.ungrouped)
+		p.stream.Gather(p.ungrouped)
+	}
 	return nil
+}
+
+// ungrouped tells that writes go one by one although the settings say otherwise.
+func (p *Pool) ungrouped(err error) {
+	slog.Default().Warn("writes are committed one by one for now; repeat tallyman init to have them grouped", "pool", p.name, "error", err)
 }
 
 const (

@@ -84,7 +84,7 @@ func (f *flight) send(part []write) error {
 	}
 	w := part[last]
 	w.m.Header[headerBatchCommit] = commits
-	return f.g.to.Send(w.m, func(reply *nats.Msg, err error) { f.answered(part, reply, err) })
+	return f.g.to.Lend(w.m, func(reply *nats.Msg, err error) { f.answered(part, reply, err) })
 }
 
 // unnumber makes a message of a batch an ordinary one again.

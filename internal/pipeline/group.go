@@ -43,7 +43,7 @@ type GroupConfig struct {
 
 // carrier is what a group needs of a [Pipe].
 type carrier interface {
-	Send(m *nats.Msg, on OnReply) error
+	Lend(m *nats.Msg, on OnReply) error
 	Post(m *nats.Msg) error
 }
 
@@ -108,11 +108,14 @@ func newGroup(to carrier, cfg GroupConfig) *Group {
 
 // Add sends m, by itself or with others, and never waits. If it returns an
 // error nothing was sent and done is not called; otherwise done is called once,
-// on the pipe's goroutine, and must not block. The group owns m until then: it
-// sets headers of it, so m must have a header map of its own.
+// on the pipe's goroutine, and must not block. The group owns m until then, and
+// sets headers of it.
 //
 // An outcome that wraps ErrIndeterminate says that nobody knows whether m is stored.
 func (g *Group) Add(m *nats.Msg, done func(PubAck, error)) error {
+	if m.Header == nil {
+		m.Header = nats.Header{}
+	}
 	g.mu.Lock()
 	if !g.offLocked() && (g.batches > 0 || g.alone >= g.cfg.Alone || len(g.waiting) > 0) {
 		g.waiting = append(g.waiting, write{m, done})
@@ -130,7 +133,7 @@ func (g *Group) Add(m *nats.Msg, done func(PubAck, error)) error {
 
 // send sends one write by itself; it is counted already.
 func (g *Group) send(w write) error {
-	return g.to.Send(w.m, func(reply *nats.Msg, err error) {
+	return g.to.Lend(w.m, func(reply *nats.Msg, err error) {
 		g.leave(0, 1)
 		w.done(ReadAck(reply, err))
 	})
