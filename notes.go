@@ -41,10 +41,10 @@ type pendingNote struct {
 	note  kvstate.Note
 }
 
-func newNotebook(records records, log *slog.Logger) *notebook {
+func newNotebook(of func(command.Token) *shard, log *slog.Logger) *notebook {
 	return &notebook{
 		store: func(ctx context.Context, p pendingNote, unique string) error {
-			return records.Note(ctx, p.about, unique, &p.note)
+			return of(p.about).records.Note(ctx, p.about, unique, &p.note)
 		},
 		log: log, queue: make(chan pendingNote, maxNotes),
 	}

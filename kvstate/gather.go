@@ -9,6 +9,9 @@ import (
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
+// ErrNoBatches means that the server does not know atomic batches.
+var ErrNoBatches = errors.New("the server knows no atomic batches; it takes nats-server 2.12 or newer")
+
 // AllowBatches says whether the pool's bucket takes atomic batches, which Gather
 // needs. Create leaves that as it is. Safe to repeat.
 func AllowBatches(ctx context.Context, js jetstream.JetStream, pool string, allow bool) error {
@@ -19,7 +22,9 @@ func AllowBatches(ctx context.Context, js jetstream.JetStream, pool string, allo
 			return nil
 		}
 		cfg.AllowAtomicPublish = allow
-		_, err = js.UpdateStream(ctx, cfg)
+		if str, err = js.UpdateStream(ctx, cfg); err == nil && str.CachedInfo().Config.AllowAtomicPublish != allow {
+			err = ErrNoBatches
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("kvstate: allow batches in bucket %q: %w", pool, pipeline.Away(err))

@@ -86,8 +86,10 @@ func (s *Stream) encode(env command.Envelope) (m *nats.Msg, size int, err error)
 	// Spaces around a header's value get lost on the way, so the id itself would
 	// make one message id of "a" and " a". Its token cannot.
 	h[command.HeaderMsgID] = values[3:4:4]
-	h[command.HeaderID] = values[0:1:1]
 	h[command.HeaderDigest] = values[1:2:2]
+	if env.ID != values[3] { // else subject and message id spell it as it is
+		h[command.HeaderID] = values[0:1:1]
+	}
 	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
 	if env.ContentType != "" {
 		if strings.ContainsAny(env.ContentType, "\r\n") {
