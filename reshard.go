@@ -179,7 +179,17 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 			return err
 		}
 	}
-	return r.at("reshard-marked", r.pool.name)
+	if err := r.at("reshard-marked", r.pool.name); err != nil {
+		return err
+	}
+	// Whoever had opened the pool by then, and pulls only now.
+	if err := r.pulls(ctx); err != nil {
+		if !r.resumed {
+			err = errors.Join(err, r.put(ctx, nil, r.settings))
+		}
+		return err
+	}
+	return nil
 }
 
 // whole is a limit of the pool, given that of one of its shards.
@@ -255,8 +265,12 @@ func (r *resharding) open(ctx context.Context) error {
 	})
 }
 
-// commit makes the new number of shards valid.
+// commit makes the new number of shards valid, unless a worker pulls that was not
+// stopped and knows but the old one.
 func (r *resharding) commit(ctx context.Context) error {
+	if err := r.pulls(ctx); err != nil {
+		return err
+	}
 	if err := r.at("reshard-commit", r.pool.name); err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
-// spread is a pool whose commands are settled and whose books are sealed.
-type spread struct {
+// scattered is a pool whose commands are settled and whose books are sealed.
+type scattered struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	settings tallyman.Settings
@@ -34,9 +34,9 @@ const (
 	spreadParked = 6
 )
 
-func spreadOut(t *testing.T, shards int) *spread {
+func scatter(t *testing.T, shards int) *scattered {
 	t.Helper()
-	s := &spread{nc: pooltest.Connect(t, pooltest.Server(t).URL()), receipts: map[string]tallyman.Receipt{}}
+	s := &scattered{nc: pooltest.Connect(t, pooltest.Server(t).URL()), receipts: map[string]tallyman.Receipt{}}
 	s.js = pooltest.JetStream(t, s.nc)
 	s.settings = tallyman.Settings{Shards: shards, Retention: time.Hour, MaxAttempts: 1}
 	p := pooltest.Create(t, s.nc, s.settings, tallyman.Topology{MaxCommands: 1000})
@@ -85,7 +85,7 @@ func pending(t *testing.T, p *tallyman.Pool) (n uint64) {
 	return n
 }
 
-func (s *spread) work(t *testing.T, p *tallyman.Pool, well bool) (stop func()) {
+func (s *scattered) work(t *testing.T, p *tallyman.Pool, well bool) (stop func()) {
 	t.Helper()
 	echo := tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
 		return tallyman.Result{Body: c.Payload()}, nil
@@ -105,7 +105,7 @@ func (s *spread) work(t *testing.T, p *tallyman.Pool, well bool) (stop func()) {
 	return pooltest.Run(t, w.Run)
 }
 
-func (s *spread) audit(t *testing.T, p *tallyman.Pool, opts audit.Options) audit.Report {
+func (s *scattered) audit(t *testing.T, p *tallyman.Pool, opts audit.Options) audit.Report {
 	t.Helper()
 	var shards []audit.Shard
 	for _, at := range p.Shards() {
@@ -123,7 +123,7 @@ func (s *spread) audit(t *testing.T, p *tallyman.Pool, opts audit.Options) audit
 
 // kept fails the test if an id has no record, wherever it lies, or one that does
 // not expire as it should.
-func (s *spread) kept(t *testing.T) {
+func (s *scattered) kept(t *testing.T) {
 	t.Helper()
 	found := map[string]bool{}
 	for bucket := range s.js.KeyValueStoreNames(t.Context()).Name() {
@@ -152,7 +152,7 @@ func (s *spread) kept(t *testing.T) {
 }
 
 // whole checks that a pool has its shards, every receipt as it was, and works.
-func (s *spread) whole(t *testing.T, shards int) {
+func (s *scattered) whole(t *testing.T, shards int) {
 	t.Helper()
 	ctx := t.Context()
 	p := pooltest.Open(t, s.nc)
@@ -223,7 +223,7 @@ func TestReshard_CutOffAnywhere(t *testing.T) {
 	for i, c := range []struct{ from, to int }{{1, 4}, {4, 1}, {3, 5}, {5, 3}, {2, 2}} {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			t.Parallel()
-			s := spreadOut(t, c.from)
+			s := scatter(t, c.from)
 			seed := uint64(time.Now().UnixNano()) + uint64(i)
 			rng := rand.New(rand.NewPCG(seed, seed))
 			points, cuts := map[string]bool{}, 0
@@ -264,7 +264,7 @@ func TestReshard_TurnedBack(t *testing.T) {
 	for _, c := range []struct{ from, to int }{{1, 3}, {3, 1}, {3, 4}} {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			t.Parallel()
-			s := spreadOut(t, c.from)
+			s := scatter(t, c.from)
 			for _, at := range []string{"reshard-copied", "reshard-commit"} {
 				_, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", c.to, "ann", func(point, _ string) error {
 					if point == at {
@@ -296,7 +296,7 @@ func TestReshard_TurnedBack(t *testing.T) {
 func TestReshard_Misplaced(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s := spreadOut(t, 3)
+	s := scatter(t, 3)
 	p := pooltest.Open(t, s.nc)
 	home := p.ShardOf("done-0")
 	wrong := p.Shards()[(home.Index+1)%3]
@@ -354,7 +354,7 @@ func TestReshard_Misplaced(t *testing.T) {
 	s.audit(t, p, audit.Options{})
 }
 
-func (s *spread) record(t *testing.T, p *tallyman.Pool, id string) *kvstate.Record {
+func (s *scattered) record(t *testing.T, p *tallyman.Pool, id string) *kvstate.Record {
 	t.Helper()
 	r, err := p.Find(t.Context(), id)
 	if err != nil {
@@ -368,7 +368,7 @@ func TestReshard_Refused(t *testing.T) {
 	ctx := t.Context()
 	nc := pooltest.Connect(t, pooltest.Server(t).URL())
 	p := pooltest.Create(t, nc, tallyman.Settings{Shards: 2}, tallyman.Topology{})
-	s := &spread{nc: nc}
+	s := &scattered{nc: nc}
 	refused := func(shards int, kind error, want string) {
 		t.Helper()
 		if _, err := tallyman.Reshard(ctx, nc, "main", shards, "ann"); !errors.Is(err, kind) || !strings.Contains(err.Error(), want) {

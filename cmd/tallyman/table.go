@@ -46,6 +46,7 @@ func (t *table) settings(s tallyman.Settings) {
 	if s.Shards > 1 {
 		t.row("shards", s.Shards)
 	}
+	t.row("commit", s.Commit)
 }
 
 // line makes s fit into a cell: what would move the cursor, or turn the
@@ -73,13 +74,14 @@ type settingsView struct {
 	BackoffMin  string `json:"backoff_min"`
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
+	Commit      string `json:"commit"`
 	Shards      int    `json:"shards,omitempty"` // if there is more than one
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
 	v := settingsView{
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
-		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(), Commit: string(s.Commit),
 	}
 	if s.Shards > 1 {
 		v.Shards = s.Shards
