@@ -220,6 +220,7 @@ func (r *resharding) drop(ctx context.Context) error {
 		if err := kvstate.Delete(ctx, r.js, s.name); err != nil {
 			return err
 		}
+		r.shards[i] = nil
 		if err := r.at("reshard-dropped", s.name); err != nil {
 			return err
 		}

@@ -100,7 +100,6 @@ func (s *Store) Adopt(ctx context.Context, m Movable) error {
 
 func (s *Store) adopt(ctx context.Context, m Movable, body []byte, over uint64) error {
 	out := messages.Get().(*message)
-	defer out.recycle()
 	out.msg.Subject = s.prefix + string(m.Key)
 	out.msg.Data = body
 	for name := range m.header {

@@ -25,7 +25,6 @@ func (s *Store) Remove(ctx context.Context, key command.Token, revision uint64) 
 
 func (s *Store) remove(ctx context.Context, key command.Token, revision uint64) error {
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.set("KV-Operation", "PURGE")
 	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
