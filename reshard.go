@@ -1,6 +1,7 @@
 package tallyman
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -221,7 +222,7 @@ func (r *resharding) put(ctx context.Context, mark *reshardMark, s Settings) err
 		switch {
 		case readErr != nil:
 			return readErr
-		case string(e.Raw) == string(body):
+		case bytes.Equal(e.Raw, body):
 			r.revision = e.Revision
 			return nil
 		case e.Revision != r.revision:

@@ -197,14 +197,18 @@ func (r *resharding) drop(ctx context.Context) error {
 				return fmt.Errorf("%w: %d commands are in the stream of shard %d, which is to go: turn back with tallyman reshard --shards %d", ErrBusy, state.Messages, i, r.mark.From)
 			}
 		}
-		if err := r.nothingAside(ctx, s); err != nil {
-			return err
-		}
-		if err := s.bucket.Scan(ctx, func(e kvstate.Entry) error {
-			if _, ok := kvstate.Belongs(e.Key); ok {
-				return fmt.Errorf("%w: %s was written in shard %d meanwhile; stop all workers, and reshard again", ErrBusy, e.Key, i)
+		if err := s.bucket.ScanMovable(ctx, func(m kvstate.Movable) error {
+			if _, ok := kvstate.Belongs(m.Key); !ok && !kvstate.Aside(m.Key) {
+				return nil
 			}
-			return nil
+			e, err := s.bucket.Read(ctx, m.Key) // a replica that is behind may show what has been moved
+			if err != nil || e.Raw == nil {
+				return err
+			}
+			if kvstate.Aside(e.Key) {
+				return s.nothingAside(e)
+			}
+			return fmt.Errorf("%w: %s was written in shard %d meanwhile; stop all workers, and reshard again", ErrBusy, m.Key, i)
 		}); err != nil {
 			return err
 		}

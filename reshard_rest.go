@@ -67,20 +67,18 @@ func (r *resharding) atRest(ctx context.Context) error {
 		return fmt.Errorf("%w: the books are not sealed through the last sequence of each shard; run: tallyman audit --seal", ErrBusy)
 	}
 	for _, s := range r.shards[min(r.mark.To, r.mark.From):r.mark.From] {
-		if err := r.nothingAside(ctx, s); err != nil {
+		if err := s.bucket.Scan(ctx, s.nothingAside); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nothingAside returns an error if a shard that is to go holds what only a person
-// can deal with, and what is filed under its own sequences.
-func (r *resharding) nothingAside(ctx context.Context, s *shard) error {
-	return s.bucket.Scan(ctx, func(e kvstate.Entry) error {
-		if kvstate.Aside(e.Key) && (e.Record == nil || !e.Record.State.Final()) {
-			return fmt.Errorf("%w: %d:%s is parked in shard %d, which is to go: see tallyman show, then tallyman discard", ErrBusy, s.index, e.Key, s.index)
-		}
-		return nil
-	})
+// nothingAside returns an error for what only a person can deal with, in a shard
+// that is to go: it is filed under that shard's own sequences.
+func (s *shard) nothingAside(e kvstate.Entry) error {
+	if kvstate.Aside(e.Key) && (e.Record == nil || !e.Record.State.Final()) {
+		return fmt.Errorf("%w: %d:%s is parked in shard %d, which is to go: see tallyman show, then tallyman discard", ErrBusy, s.index, e.Key, s.index)
+	}
+	return nil
 }

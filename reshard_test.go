@@ -39,7 +39,14 @@ func scatter(t *testing.T, shards int) *scattered {
 	s := &scattered{nc: pooltest.Connect(t, pooltest.Server(t).URL()), receipts: map[string]tallyman.Receipt{}}
 	s.js = pooltest.JetStream(t, s.nc)
 	s.settings = tallyman.Settings{Shards: shards, Retention: time.Hour, MaxAttempts: 1}
-	p := pooltest.Create(t, s.nc, s.settings, tallyman.Topology{MaxCommands: 1000})
+	s.fill(t, tallyman.Topology{MaxCommands: 1000})
+	return s
+}
+
+// fill makes the pool, has its commands settled and seals its books.
+func (s *scattered) fill(t *testing.T, topology tallyman.Topology) {
+	t.Helper()
+	p := pooltest.Create(t, s.nc, s.settings, topology)
 	stop := s.work(t, p, false)
 	for i := range spreadDone + spreadParked {
 		id, kind := fmt.Sprintf("done-%d", i), "echo"
@@ -70,7 +77,6 @@ func scatter(t *testing.T, shards int) *scattered {
 		}
 		s.highest = max(s.highest, last)
 	}
-	return s
 }
 
 func pending(t *testing.T, p *tallyman.Pool) (n uint64) {
@@ -420,4 +426,31 @@ func TestReshard_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(4, tallyman.ErrSettings, "a pool of its own")
+}
+
+// On a cluster a scan may be answered by a replica that is behind.
+func TestReshard_Cluster(t *testing.T) {
+	t.Parallel()
+	c := pooltest.Cluster(t)
+	s := &scattered{nc: pooltest.Connect(t, c.URL()), receipts: map[string]tallyman.Receipt{}}
+	s.js = pooltest.JetStream(t, s.nc)
+	s.settings = tallyman.Settings{Shards: 1, Retention: time.Hour, MaxAttempts: 1}
+	s.fill(t, tallyman.Topology{Replicas: 3})
+	for _, shards := range []int{3, 1, 2} {
+		if done, err := tallyman.Reshard(t.Context(), s.nc, "main", shards, "ann"); err != nil || done.Resumed {
+			t.Fatalf("to %d: got %+v, %v", shards, done, err)
+		}
+		s.kept(t)
+		str, err := s.js.Stream(t.Context(), fmt.Sprintf("KV_main_%d", shards-1))
+		if shards == 1 {
+			str, err = s.js.Stream(t.Context(), "KV_main")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := str.CachedInfo().Config.Replicas; got != 3 {
+			t.Errorf("got %d replicas, want 3", got)
+		}
+	}
+	s.whole(t, 2)
 }

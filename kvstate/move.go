@@ -43,10 +43,39 @@ func Belongs(key command.Token) (token command.Token, ok bool) {
 	return token, token != "" && !strings.HasPrefix(string(token), "_") // that of a record parked aside does
 }
 
-// ScanMovable is Scan for whoever carries entries into another bucket.
+// ScanMovable is Scan for whoever carries entries into another bucket, and misses
+// none that was there when it was called. A scan is read from one replica, which may be
+// behind: so an entry is written before, and a scan that did not get that far is made again,
+// and visits what it met before once more. What is gone already may be among it.
 func (s *Store) ScanMovable(ctx context.Context, visit func(Movable) error) error {
-	p := scanning{store: s, movable: visit}
-	return p.run(ctx)
+	var end uint64
+	for end == 0 {
+		answers := make(chan error, 1)
+		if err := s.Put(keyEnd, []byte("the end of a scan"), false, func(revision uint64, err error) { end = revision; answers <- err }); err != nil {
+			return err
+		}
+		if err := <-answers; err != nil && (!errors.Is(err, ErrIndeterminate) || ctx.Err() != nil) {
+			return err
+		}
+	}
+	for {
+		p := scanning{store: s, movable: visit}
+		if err := p.run(ctx); err != nil {
+			return err
+		}
+		if p.last >= end {
+			break
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("kvstate: scan %s: %w", s.stream, context.Cause(ctx))
+		}
+	}
+	if err := s.remove(ctx, keyEnd, end); err != nil && !errors.Is(err, ErrStale) && !errors.Is(err, ErrIndeterminate) {
+		return err // otherwise it is left lying, which harms nobody
+	}
+	return nil
 }
 
 func movable(e Entry, h nats.Header) Movable {

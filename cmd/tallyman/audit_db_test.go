@@ -24,6 +24,7 @@ func TestAudit_BesideAnOutbox(t *testing.T) {
 }
 
 func auditBesideAnOutbox(t *testing.T, shards string) {
+	t.Helper()
 	s := newScene(t)
 	s.run(t, "init", "--shards", shards).expect(t, 0)
 	p := s.pool(t)
