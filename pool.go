@@ -190,11 +190,27 @@ func (c *creation) run(want Settings) error {
 			return err
 		}
 	}
-	if settled && n > 1 {
-		return nil
+	if !settled || n == 1 {
+		if _, err = c.shard(0, n, agree); err != nil {
+			return err
+		}
 	}
-	_, err = c.shard(0, n, agree)
-	return err
+	if n > 1 {
+		c.spread(n)
+	}
+	return nil
+}
+
+// spread lets the servers of a cluster lead about as many shards each. Where it
+// fails the pool works all the same, and whoever repeats Create tries again.
+func (c *creation) spread(n int) {
+	var streams, buckets []string
+	for i := range n {
+		name := shardName(c.name, i)
+		streams, buckets = append(streams, stream.Name(name)), append(buckets, kvstate.StreamName(name))
+	}
+	_ = stream.Spread(c.ctx, c.nc, c.js, streams)
+	_ = stream.Spread(c.ctx, c.nc, c.js, buckets)
 }
 
 // shard makes one of n shards: its bucket, with the settings that agree
