@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -228,6 +229,9 @@ func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, err
 	if err != nil {
 		return Settings{}, err
 	}
+	if err := kvstate.AllowBatches(ctx, js, name, agreed.Commit == CommitGroup); err != nil {
+		return Settings{}, err
+	}
 	queues := c.topology.Queues
 	if len(queues) == 0 {
 		queues = []string{command.DefaultQueue}
@@ -246,7 +250,7 @@ func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, err
 	}
 	return agreed, stream.Create(ctx, js, stream.Config{
 		Pool: name, Replicas: c.topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n),
+		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
 	})
 }
 
@@ -364,7 +368,21 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) error {
 	first.bucket.Keep(p.settings.Retention)
 	p.shards = make([]*shard, p.settings.Shards)
 	p.shards[0] = first
-	return p.openOthers(ctx, js)
+	if err := p.openOthers(ctx, js); err != nil {
+		return err
+	}
+	if p.settings.Commit == CommitGroup {
+		for _, s := range p.shards {
+			s.bucket.Gather(p.ungrouped)
+			s.stream.Gather(p.ungrouped)
+		}
+	}
+	return nil
+}
+
+// ungrouped tells that writes go one by one although the settings say otherwise.
+func (p *Pool) ungrouped(err error) {
+	slog.Default().Warn("writes are committed one by one for now; repeat tallyman init to have them grouped", "pool", p.name, "error", err)
 }
 
 const (

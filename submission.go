@@ -44,13 +44,50 @@ type submission struct {
 	env  command.Envelope
 	done func(Submission, error)
 	told atomic.Bool // done has been called, or is about to be
-	stop func() bool // of the watch over ctx
+
+	// Of the watch over ctx: its own, or that of the call of SubmitMany it belongs to.
+	unwatch   func() bool
+	many      *many
+	unwatched atomic.Bool
 }
+
+// many is one call of SubmitMany. It watches over its context for all of its submissions.
+type many struct{ _ byte }
 
 // start sends the submission on its way.
 func (s *submission) start() {
-	s.stop = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
+	if s.many == nil {
+		s.unwatch = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
+	}
 	s.p.enqueue(s)
+	if s.many != nil && s.ctx.Err() != nil && s.stop() { // it ended before this one was to be found
+		s.giveUp(context.Cause(s.ctx))
+	}
+}
+
+// stop ends the watch over ctx. It reports false if it has ended before.
+func (s *submission) stop() bool {
+	if s.many == nil {
+		return s.unwatch()
+	}
+	return s.unwatched.CompareAndSwap(false, true)
+}
+
+// giveUpMany gives up what is under way of a call of SubmitMany whose context has ended.
+func (p *Producer) giveUpMany(m *many, why error) {
+	p.mu.Lock()
+	var left []*submission
+	for s := range p.flying {
+		if s.many == m {
+			left = append(left, s)
+		}
+	}
+	p.mu.Unlock()
+	for _, s := range left {
+		if s.stop() {
+			s.giveUp(why)
+		}
+	}
 }
 
 // giveUp tells the caller, if nobody has yet, that the outcome is not known.

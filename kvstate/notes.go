@@ -75,7 +75,6 @@ func (s *Store) Note(ctx context.Context, token command.Token, unique string, n 
 		return fmt.Errorf("kvstate: note about %s: %w", token, err)
 	}
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.Subject(NoteKey(token, unique))
 	m.msg.Data = body
 	m.set(jetstream.ExpectedLastSubjSeqHeader, "0")
