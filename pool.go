@@ -277,6 +277,8 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 				return Settings{}, misplaced(place{}, is)
 			case err != nil && !change:
 				return Settings{}, err
+			case err == nil && have.Shards != want.Shards:
+				return Settings{}, have.Require(Settings{Shards: want.Shards}) // made by somebody else just now
 			case err == nil:
 				agreed = want.over(have)
 			}
