@@ -3,7 +3,9 @@ package stream
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +17,7 @@ type group struct {
 	api     string // subject of the request to give up the lead
 	leader  string
 	members []string // that are up to date, the leader among them
+	behind  bool     // another is about to be
 }
 
 // move says that the lead of a group is to pass to a server.
@@ -56,46 +59,75 @@ func moves(groups []group) (out []move) {
 	return out
 }
 
-// leadTime bounds one request to pass on a lead.
-const leadTime = 2 * time.Second
+const (
+	// leadTime bounds one request to pass on a lead.
+	leadTime = 2 * time.Second
+	// leadPause is how long an election takes, with some to spare.
+	leadPause = 250 * time.Millisecond
+	// leadRounds is how often Spread looks. The server that is to lead may lose the election.
+	leadRounds = 8
+)
 
 // Spread evens out which servers lead the given streams, and which their
 // consumers of each queue. Servers choose at random who leads what is replicated, and those
 // who lead do most of the work. The lead passes on without loss, and within
-// milliseconds. What has no replicas stays where it is. An error says which
-// lead may have remained where it was, which harms nothing.
+// milliseconds. What has no replicas stays where it is. An error says what
+// may have remained where it was, which harms nothing.
 func Spread(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, streams []string) error {
-	var own []group
-	queues := map[string][]group{}
+	for round := range leadRounds {
+		kinds, err := groups(ctx, js, streams)
+		if err != nil {
+			return err
+		}
+		moved := false // or soon may be
+		for _, of := range kinds {
+			some, err := pass(ctx, nc, of)
+			if err != nil && round == leadRounds-1 {
+				return err
+			}
+			moved = moved || some || slices.ContainsFunc(of, func(g group) bool { return g.behind })
+		}
+		if !moved {
+			return nil
+		}
+		select {
+		case <-time.After(leadPause):
+		case <-ctx.Done():
+			return fmt.Errorf("stream: spread: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// groups returns what of the streams is replicated: the streams, then their
+// consumers by queue.
+func groups(ctx context.Context, js jetstream.JetStream, streams []string) (kinds map[string][]group, err error) {
+	kinds = map[string][]group{}
 	for _, name := range streams {
 		s, err := js.Stream(ctx, name)
 		if err != nil {
-			return fmt.Errorf("stream: spread: %q: %w", name, err)
+			return nil, fmt.Errorf("stream: spread: %q: %w", name, err)
 		}
-		if g, ok := groupOf(s.CachedInfo().Cluster); ok {
+		c := s.CachedInfo().Cluster
+		if c == nil || len(c.Replicas) == 0 {
+			continue // what has no replicas stays where it is
+		}
+		if g, ok := groupOf(c); ok {
 			g.api = "$JS.API.STREAM.LEADER.STEPDOWN." + name
-			own = append(own, g)
+			kinds[""] = append(kinds[""], g)
 		}
 		list := s.ListConsumers(ctx)
 		for info := range list.Info() {
 			if g, ok := groupOf(info.Cluster); ok && info.Config.Durable != "" {
 				g.api = "$JS.API.CONSUMER.LEADER.STEPDOWN." + name + "." + info.Name
-				queues[info.Name] = append(queues[info.Name], g)
+				kinds[info.Name] = append(kinds[info.Name], g)
 			}
 		}
 		if err := list.Err(); err != nil {
-			return fmt.Errorf("stream: spread: consumers of %q: %w", name, err)
+			return nil, fmt.Errorf("stream: spread: consumers of %q: %w", name, err)
 		}
 	}
-	if err := pass(ctx, nc, own); err != nil {
-		return err
-	}
-	for _, of := range queues {
-		if err := pass(ctx, nc, of); err != nil {
-			return err
-		}
-	}
-	return nil
+	return kinds, nil
 }
 
 func groupOf(c *jetstream.ClusterInfo) (g group, ok bool) {
@@ -104,38 +136,49 @@ func groupOf(c *jetstream.ClusterInfo) (g group, ok bool) {
 	}
 	g = group{leader: c.Leader, members: []string{c.Leader}}
 	for _, r := range c.Replicas {
-		if r.Current && !r.Offline {
+		switch {
+		case r.Offline:
+		case r.Current:
 			g.members = append(g.members, r.Name)
+		default:
+			g.behind = true
 		}
 	}
-	return g, len(g.members) > 1
+	return g, len(c.Replicas) > 0
 }
 
-// pass asks leaders to pass on their lead as moves wants it.
-func pass(ctx context.Context, nc *nats.Conn, groups []group) error {
+// pass asks leaders to pass on their lead as moves wants it, and reports
+// whether there was anything to move.
+func pass(ctx context.Context, nc *nats.Conn, groups []group) (moved bool, err error) {
 	for _, m := range moves(groups) {
-		api := groups[m.of].api
-		body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": m.to}})
-		if err != nil {
-			return fmt.Errorf("stream: spread: %w", err)
-		}
-		ask, cancel := context.WithTimeout(ctx, leadTime)
-		reply, err := nc.RequestWithContext(ask, api, body)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("stream: spread: %s: %w", api, err)
-		}
-		var got struct {
-			Error *struct {
-				Description string `json:"description"`
-			} `json:"error"`
-		}
-		if err := json.Unmarshal(reply.Data, &got); err != nil {
-			return fmt.Errorf("stream: spread: %s: %w", api, err)
-		}
-		if got.Error != nil {
-			return fmt.Errorf("stream: spread: %s: the server says: %s", api, got.Error.Description)
-		}
+		moved = true
+		err = errors.Join(err, ask(ctx, nc, groups[m.of].api, m.to))
+	}
+	return moved, err
+}
+
+// ask asks a leader to let another server lead.
+func ask(ctx context.Context, nc *nats.Conn, api, to string) error {
+	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": to}})
+	if err != nil {
+		return fmt.Errorf("stream: spread: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, leadTime)
+	defer cancel()
+	reply, err := nc.RequestWithContext(ctx, api, body)
+	if err != nil {
+		return fmt.Errorf("stream: spread: %s: %w", api, err)
+	}
+	var got struct {
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &got); err != nil {
+		return fmt.Errorf("stream: spread: %s: %w", api, err)
+	}
+	if got.Error != nil {
+		return fmt.Errorf("stream: spread: %s: the server says: %s", api, got.Error.Description)
 	}
 	return nil
 }
