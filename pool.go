@@ -191,11 +191,27 @@ func (c *creation) run(want Settings) error {
 			return err
 		}
 	}
-	if settled && n > 1 {
-		return nil
+	if !settled || n == 1 {
+		if _, err = c.shard(0, n, agree); err != nil {
+			return err
+		}
 	}
-	_, err = c.shard(0, n, agree)
-	return err
+	if n > 1 {
+		c.spread(n)
+	}
+	return nil
+}
+
+// spread lets the servers of a cluster lead about as many shards each. Where it
+// fails the pool works all the same, and whoever repeats Create tries again.
+func (c *creation) spread(n int) {
+	var streams, buckets []string
+	for i := range n {
+		name := shardName(c.name, i)
+		streams, buckets = append(streams, stream.Name(name)), append(buckets, kvstate.StreamName(name))
+	}
+	_ = stream.Spread(c.ctx, c.nc, c.js, streams)
+	_ = stream.Spread(c.ctx, c.nc, c.js, buckets)
 }
 
 // shard makes one of n shards: its bucket, with the settings that agree
@@ -261,6 +277,8 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 				return Settings{}, misplaced(place{}, is)
 			case err != nil && (!change || isUnderway(err)):
 				return Settings{}, err
+			case err == nil && have.Shards != want.Shards:
+				return Settings{}, have.Require(Settings{Shards: want.Shards}) // made by somebody else just now
 			case err == nil:
 				agreed = want.over(have)
 			}
