@@ -127,6 +127,10 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 			return err
 		}
 	}
+	if to > 1 {
+		c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, name: r.pool.name}
+		c.spread(to)
+	}
 	return nil
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
@@ -34,7 +36,7 @@ func (c *reshardCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 		return err
 	}
 	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
-		done, err := tallyman.Reshard(ctx, nc, common.Pool, c.Shards, act.By)
+		done, err := c.persist(ctx, nc, common.Pool, act.By)
 		if err != nil {
 			return err
 		}
@@ -44,4 +46,25 @@ func (c *reshardCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 		_, err = fmt.Fprintf(out, "pool %s has %d shards, it had %d; %d entries were moved\n", line(common.Pool), done.To, done.From, done.Moved)
 		return err
 	})
+}
+
+// persist goes on where it was cut off because a server was away for a moment, or
+// a stream that was just made had no leader yet.
+func (c *reshardCommand) persist(ctx context.Context, nc *nats.Conn, pool, by string) (all tallyman.Resharded, err error) {
+	until := time.Now().Add(initPatience)
+	moved := uint64(0)
+	for {
+		done, err := tallyman.Reshard(ctx, nc, pool, c.Shards, by)
+		moved += done.Moved
+		done.Moved = moved
+		if err == nil || !passing(err) || time.Now().After(until) {
+			return done, err
+		}
+		fmt.Fprintf(os.Stderr, "tallyman: going on in a moment: %v\n", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return done, err
+		}
+	}
 }

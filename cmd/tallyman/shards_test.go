@@ -286,3 +286,21 @@ func revision(t *testing.T, p *tallyman.Pool, id string) uint64 {
 	}
 	return r.Revision
 }
+
+func TestChange_NamesItsShard(t *testing.T) {
+	t.Parallel()
+	c := tallyman.Change{ID: "a", Key: "_conflict/7", Shard: 2, Revision: 9}
+	if v := changeOf(c, 3); v.Key != "2:_conflict/7" || v.Shard == nil || *v.Shard != 2 {
+		t.Errorf("of three: got %+v", v)
+	}
+	if got := changeLine(c, 3); !strings.Contains(got, "under 2:_conflict/7") {
+		t.Errorf("of three: got %q", got)
+	}
+	c.Shard = 0
+	if v := changeOf(c, 1); v.Key != "_conflict/7" || v.Shard != nil {
+		t.Errorf("of one: got %+v", v)
+	}
+	if got := changeLine(c, 1); !strings.Contains(got, "under _conflict/7") {
+		t.Errorf("of one: got %q", got)
+	}
+}
