@@ -39,6 +39,9 @@ func scatter(t *testing.T, shards int) *scattered {
 	s := &scattered{nc: pooltest.Connect(t, pooltest.Server(t).URL()), receipts: map[string]tallyman.Receipt{}}
 	s.js = pooltest.JetStream(t, s.nc)
 	s.settings = tallyman.Settings{Shards: shards, Retention: time.Hour, MaxAttempts: 1}
+	if shards == 3 {
+		s.settings.Commit = tallyman.CommitGroup
+	}
 	s.fill(t, tallyman.Topology{MaxCommands: 1000})
 	return s
 }
@@ -162,8 +165,18 @@ func (s *scattered) whole(t *testing.T, shards int) {
 	t.Helper()
 	ctx := t.Context()
 	p := pooltest.Open(t, s.nc)
-	if got := p.Settings().Shards; got != shards || len(p.Shards()) != shards {
-		t.Errorf("got %d shards by the settings, %d in all, want %d", got, len(p.Shards()), shards)
+	want := s.settings.WithDefaults()
+	if want.Shards = shards; p.Settings().WithDefaults() != want || len(p.Shards()) != shards {
+		t.Errorf("got %+v and %d shards in all, want %+v", p.Settings(), len(p.Shards()), want)
+	}
+	for i, at := range p.Shards() {
+		state, err := at.Commands.State(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := state.MaxMsgs * int64(shards); state.MaxMsgs > 0 && (all < 1000 || all > 1000+10) {
+			t.Errorf("shard %d may hold %d commands, want its part of 1000", i, state.MaxMsgs)
+		}
 	}
 	if _, err := s.js.Stream(ctx, fmt.Sprintf("main_%d_commands", shards)); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("one more shard: got %v, want none", err)
@@ -419,6 +432,27 @@ func TestReshard_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(1, tallyman.ErrBusy, "1:_malformed/1 is parked in shard 1")
+
+	// A worker that had opened the pool before the mark, and pulls after it.
+	_, err = tallyman.ReshardUntil(ctx, nc, "main", 3, "ann", func(point, _ string) error {
+		if point == "reshard-marked" {
+			stop = s.work(t, p, false)
+			pooltest.Await(t, ctx, "a pull", func() bool {
+				q, err := p.Commands().Queue(ctx, "default")
+				return err == nil && q.Waiting > 0
+			})
+		}
+		return nil
+	})
+	if !errors.Is(err, tallyman.ErrBusy) {
+		t.Errorf("with a worker that came late: got %v, want %v", err, tallyman.ErrBusy)
+	}
+	stop()
+	if again, err := tallyman.Open(ctx, nc, "main"); err != nil {
+		t.Errorf("open after that: %v", err)
+	} else if err := again.Close(); err != nil {
+		t.Error(err)
+	}
 	if done, err := tallyman.Reshard(ctx, nc, "main", 3, "ann"); err != nil || done.From != 2 || done.To != 3 || done.Resumed {
 		t.Errorf("with that shard kept: got %+v, %v", done, err)
 	}
