@@ -487,4 +487,18 @@ func TestReshard_Cluster(t *testing.T) {
 		}
 	}
 	s.whole(t, 2)
+	// A server that ends while it still makes a stream leaves goroutines behind.
+	pooltest.Await(t, t.Context(), "all replicas", func() bool {
+		for info := range s.js.ListStreams(t.Context()).Info() {
+			if info.Cluster == nil || info.Cluster.Leader == "" || len(info.Cluster.Replicas) != 2 {
+				return false
+			}
+			for _, r := range info.Cluster.Replicas {
+				if !r.Current {
+					return false
+				}
+			}
+		}
+		return true
+	})
 }
