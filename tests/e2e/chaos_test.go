@@ -36,7 +36,16 @@ type chaos struct {
 // while commands of every kind are submitted, some of them twice. In the end
 // every command has its receipt and the books balance.
 func TestChaos(t *testing.T) {
-	t.Parallel()
+	for name, commit := range map[string]tallyman.Commit{"each write by itself": tallyman.CommitEach, "writes in groups": tallyman.CommitGroup} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rageAgainst(t, commit)
+		})
+	}
+}
+
+func rageAgainst(t *testing.T, commit tallyman.Commit) {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("TALLYMAN_SEED"); text != "" {
 		var err error
@@ -53,7 +62,7 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("chaos for %v; the same faults again: TALLYMAN_SEED=%d TALLYMAN_CHAOS=%v go test -run Chaos ./tests/e2e/", length, seed, length)
 	// Faults burn attempts of commands that did nothing wrong.
-	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond}
+	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond, Commit: commit}
 	c := &chaos{
 		stand: newStand(t, settings), random: rand.New(rand.NewPCG(seed, 0)),
 		frozen: map[*process]time.Time{}, faults: map[string]int{},
