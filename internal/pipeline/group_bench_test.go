@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,7 @@ import (
 
 // BenchmarkWrites compares single writes of small records with grouped ones,
 // by as many writers at once, each of which waits for its answer; one operation
-// is one write. TALLYMAN_BENCH_DIR names a directory on the disk to measure.
+// is one write. TMPDIR names a directory on the disk to measure.
 func BenchmarkWrites(b *testing.B) {
 	for _, always := range []bool{true, false} {
 		for _, writers := range []int{1, 10, 100, 1000} {
@@ -51,12 +50,8 @@ func groupConfigs() []pipeline.GroupConfig {
 type adder func(m *nats.Msg, done func(pipeline.PubAck, error)) error
 
 func writeAll(b *testing.B, always bool, writers int, open func(*pipeline.Pipe) adder) {
-	dir, err := os.MkdirTemp(os.Getenv("TALLYMAN_BENCH_DIR"), "bench-")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	server, err := embedded.Start(embedded.Config{Dir: dir, SyncAlways: always})
+	b.Helper()
+	server, err := embedded.Start(embedded.Config{Dir: b.TempDir(), SyncAlways: always})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -79,7 +78,7 @@ func (c *crew) work() (stop func()) {
 	var stops []func()
 	for _, p := range c.pools {
 		w, err := p.NewWorker(tallyman.WorkerConfig{
-			Mux: c.mux(), Concurrency: 100, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Mux: c.mux(), Concurrency: 100, Logger: slog.New(slog.DiscardHandler),
 			Observe: func(e tallyman.Event) {
 				if e.Type == tallyman.EventCompleted {
 					c.completed.Add(1)
