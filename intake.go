@@ -18,19 +18,27 @@ import (
 const unknownKindAttempts = 3
 
 // want is how many deliveries a fetcher may have asked for: with several
-// queues, its share of what is free.
+// fetchers, its share of what is free.
 func (w *Worker) want() int {
 	n := len(w.fetchers)
 	return (w.slots.want() + n - 1) / n
 }
 
-// wakeUp tells the fetchers that want may have grown.
+// wakeUp tells fetchers that they may ask for more.
 func (w *Worker) wakeUp() {
+	if w.rations != nil {
+		w.rations.freed()
+		return
+	}
 	for _, c := range w.wake {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		wake(c)
+	}
+}
+
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -40,6 +48,7 @@ func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 	w.slots.take(len(batch))
 	runs := make([]*run, 0, len(batch))
 	keys := make([]command.Token, 0, len(batch))
+	var strays []*run // of other shards
 	for _, d := range batch {
 		r := &run{w: w, d: d, shard: at}
 		var err error
@@ -54,8 +63,15 @@ func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
 			continue
 		}
+		if w.pool.of(r.env.Token) != at {
+			strays = append(strays, r)
+			continue
+		}
 		runs = append(runs, r)
 		keys = append(keys, r.env.Token)
+	}
+	if len(strays) > 0 {
+		go w.forward(strays)
 	}
 	if len(runs) == 0 {
 		return

@@ -63,6 +63,7 @@ type Worker struct {
 	fetchers []fetcher
 	sources  []source        // of each fetcher
 	wake     []chan struct{} // of each fetcher
+	rations  *rations        // nil if there is one fetcher
 
 	handlers context.Context // parent of every handler's context
 	stop     context.CancelCauseFunc
@@ -72,6 +73,7 @@ type Worker struct {
 
 	slots    slots
 	draining atomic.Bool
+	shut     []atomic.Int64 // by shard: until when, in Unix nanoseconds, strays are not forwarded there
 
 	troubleMu sync.Mutex
 	trouble   map[source]error // why nothing can be fetched
@@ -117,7 +119,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Event) {}
 	}
-	w := &Worker{pool: p, cfg: cfg, owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[source]error{}}
+	w := &Worker{pool: p, cfg: cfg, shut: make([]atomic.Int64, len(p.shards)), owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[source]error{}}
 	w.log = cfg.Logger.With("worker", w.owner)
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
@@ -133,16 +135,26 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		}
 		seen[q] = true
 	}
+	if n := len(cfg.Queues) * len(p.shards); n > 1 {
+		w.rations = newRations(n, w.slots.want, func(i int) { wake(w.wake[i]) })
+	}
 	for _, q := range cfg.Queues {
 		for _, s := range p.shards {
+			i := len(w.fetchers)
+			var ration func(int, uint64, bool) (int, bool)
+			if w.rations != nil {
+				ration = func(asked int, behind uint64, able bool) (int, bool) { return w.rations.more(i, asked, behind, able) }
+			}
 			wake := make(chan struct{}, 1)
 			w.wake = append(w.wake, wake)
 			from := source{queue: q, shard: s}
 			w.sources = append(w.sources, from)
 			w.fetchers = append(w.fetchers, s.commands.NewFetcher(stream.FetchConfig{
 				Queue:   q,
+				Pool:    p.name,
 				Expires: min(p.settings.Lease/6, 5*time.Second),
 				Want:    w.want,
+				Ration:  ration,
 				Wake:    wake,
 				Deliver: func(batch []*stream.Delivery) { w.take(s, batch) },
 				Notice:  func(err error) { w.notice(from, err) },
@@ -288,7 +300,10 @@ func (w *Worker) Ready(ctx context.Context) error {
 	w.troubleMu.Unlock()
 	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	for i, f := range w.fetchers {
-		// With every slot taken there is no pull to be answered.
+		// With every slot taken there is no pull to be answered, nor while others have their turn.
+		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
+			continue
+		}
 		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}

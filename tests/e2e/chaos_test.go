@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/dedupe"
 )
 
 // Chaos by default: how long, and how many commands per second.
@@ -36,16 +38,7 @@ type chaos struct {
 // while commands of every kind are submitted, some of them twice. In the end
 // every command has its receipt and the books balance.
 func TestChaos(t *testing.T) {
-	for name, commit := range map[string]tallyman.Commit{"each write by itself": tallyman.CommitEach, "writes in groups": tallyman.CommitGroup} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rageAgainst(t, commit)
-		})
-	}
-}
-
-func rageAgainst(t *testing.T, commit tallyman.Commit) {
-	t.Helper()
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("TALLYMAN_SEED"); text != "" {
 		var err error
@@ -61,8 +54,21 @@ func rageAgainst(t *testing.T, commit tallyman.Commit) {
 		}
 	}
 	t.Logf("chaos for %v; the same faults again: TALLYMAN_SEED=%d TALLYMAN_CHAOS=%v go test -run Chaos ./tests/e2e/", length, seed, length)
+	for name, settings := range map[string]tallyman.Settings{
+		"1 shards": {}, "4 shards": {Shards: 4}, "in groups": {Commit: tallyman.CommitGroup},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reign(t, settings, seed, length)
+		})
+	}
+}
+
+func reign(t *testing.T, settings tallyman.Settings, seed uint64, length time.Duration) {
+	t.Helper()
 	// Faults burn attempts of commands that did nothing wrong.
-	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond, Commit: commit}
+	settings.Lease, settings.MaxAttempts = time.Second, 1000
+	settings.BackoffMin, settings.BackoffMax = 50*time.Millisecond, 300*time.Millisecond
 	c := &chaos{
 		stand: newStand(t, settings), random: rand.New(rand.NewPCG(seed, 0)),
 		frozen: map[*process]time.Time{}, faults: map[string]int{},
@@ -188,6 +194,11 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 			cmd.Kind = "parent"
 			ids = append(ids, cmd.ID+"/1", cmd.ID+"/2")
 		}
+		if random.IntN(4) == 0 {
+			if err := c.publishAnyhow(ctx, cmd); err != nil {
+				return ids, err
+			}
+		}
 		for range 1 + random.IntN(2) { // the second time it is absorbed
 			if err := c.insist(cmd); err != nil {
 				return ids, err
@@ -202,6 +213,19 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 		}
 	}
 	return ids, nil
+}
+
+// publishAnyhow tries to publish a command by hand, to the first shard
+// whatever its id. It is submitted as well, so it need not succeed.
+func (c *chaos) publishAnyhow(ctx context.Context, cmd tallyman.Command) error {
+	token, err := dedupe.Token(cmd.ID)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg("main.commands.default." + cmd.Kind + "." + string(token))
+	m.Data = cmd.Payload
+	_, _ = c.js.PublishMsg(ctx, m) // the server may be away just now
+	return nil
 }
 
 // insist submits until the answer is clear, as every producer should.
