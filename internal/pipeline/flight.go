@@ -51,13 +51,12 @@ func (f *flight) next() {
 	for len(f.parts) > 0 {
 		part := f.parts[0]
 		f.parts = f.parts[1:]
-		if len(part) >= f.g.cfg.Alone && f.refused <= maxRefusals {
-			err := f.send(part)
-			if err == nil {
+		if len(part) >= f.g.cfg.Alone && f.refused < maxRefusals {
+			if f.send(part) == nil {
 				return
 			}
 		}
-		// Too few to pay for a batch, or nothing was committed: perhaps because of one of them.
+		// Too few to pay for a batch; or it was not committed, perhaps because of one of them.
 		f.g.sendEach(part)
 	}
 	f.g.leave(1, 0)
@@ -131,7 +130,7 @@ func (f *flight) divide(part []write, why *APIError) {
 	half := len(part) / 2
 	switch {
 	case why.Code == codeBatchesOff:
-		f.refused = maxRefusals + 1
+		f.refused = maxRefusals
 		f.g.turnOff(why)
 	case why.Code == codeBatchTooLarge:
 		f.g.shrink(half)

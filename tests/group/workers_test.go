@@ -35,7 +35,7 @@ const (
 
 func newCrew(t *testing.T, url string) *crew {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	c := &crew{t: t, ctx: ctx, nc: pooltest.Connect(t, url)}
 	settings := tallyman.Settings{
