@@ -124,7 +124,9 @@ func (f *flight) answered(part []write, reply *nats.Msg, err error) {
 	}
 }
 
-// divide says how the writes of a refused batch go on. Nothing of it is stored.
+// divide says how the writes of a refused batch go on. Nothing of it is stored:
+// the server checks all of it before it stores any. Should its disk fail under
+// the last one, the others meet themselves, as after any lost answer.
 func (f *flight) divide(part []write, why *APIError) {
 	f.refused++
 	half := len(part) / 2
