@@ -29,6 +29,7 @@ type order struct {
 	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
 	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
 	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
+	Sync       bool   `json:"sync,omitempty"`    // of a node: flush before every answer
 	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
 }
 
@@ -40,6 +41,7 @@ type report struct {
 	URL        string `json:"url,omitempty"`
 	Version    string `json:"version,omitempty"`
 	Durability string `json:"durability,omitempty"`
+	Assets     string `json:"assets,omitempty"` // what was made there; filled in by the parent
 	// of the work that the line asked for
 	Start time.Time     `json:"start,omitzero"`
 	End   time.Time     `json:"end,omitzero"`

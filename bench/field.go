@@ -57,6 +57,24 @@ func (f *field) close() {
 	}
 }
 
+// described is what the server said of itself, and what the contestant made there.
+func (f *field) described() report {
+	r := f.server.ready
+	if b, ok := f.books.(*streamBooks); ok {
+		r.Assets = b.assets()
+	}
+	return r
+}
+
+// swept waits until all commands that were worked on have left their stream.
+func (f *field) swept(ctx context.Context) error {
+	b, ok := f.books.(*streamBooks)
+	if !ok {
+		return nil
+	}
+	return b.swept(ctx, 0)
+}
+
 // start starts a producer or a worker of the contestant.
 func (f *field) start(ctx context.Context, role string, n, rate int) (*process, error) {
 	return startProcess(ctx, order{

@@ -37,7 +37,12 @@ type runningServer struct {
 	stop       func()
 }
 
-func systems() []system { return []system{jetStream{}, cluster{}, postgres{}, redisServer{}} }
+func systems() []system {
+	return []system{
+		jetStream{}, jetStream{sync: true}, cluster{}, cluster{sync: true},
+		postgres{}, redisServer{}, redisServer{sync: true},
+	}
+}
 
 func systemNamed(name string) (system, error) {
 	for _, s := range systems() {
