@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,11 +27,13 @@ type order struct {
 	Contestant string `json:"contestant,omitempty"` // of the others
 	N          int    `json:"n,omitempty"`
 	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
+	Payload    int    `json:"payload,omitempty"` // bytes of each command's payload; 0 for payloadSize
 	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
 	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
 	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
 	Sync       bool   `json:"sync,omitempty"`    // of a node: flush before every answer
 	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
+	Trace      string `json:"trace,omitempty"`   // of a server: file for a line per flush, written by strace
 }
 
 // report is a child's answer to one line of its standard input, and the
@@ -47,6 +50,9 @@ type report struct {
 	End   time.Time     `json:"end,omitzero"`
 	CPU   time.Duration `json:"cpu,omitempty"` // since the process began, or the server that it runs
 	Peak  int64         `json:"peak,omitempty"`
+	// Traffic is what this process exchanged with the server, and of a server what
+	// it gave to its disk and to its fellows.
+	Traffic traffic `json:"traffic,omitzero"`
 }
 
 // answer does what one line asks for.
@@ -110,6 +116,9 @@ func runChild(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 		if r.Peak, err = peakRSS(); err != nil {
 			return err
 		}
+		if r.Traffic, err = c.traffic(); err != nil {
+			return err
+		}
 		if err := say.say(r); err != nil {
 			return err
 		}
@@ -122,6 +131,7 @@ type child struct {
 	ready   report
 	respond answer
 	cpu     func() (time.Duration, error)
+	traffic func() (traffic, error)
 	close   func()
 }
 
@@ -140,7 +150,7 @@ func openChild(ctx context.Context, o order, say *speaker) (child, error) {
 	if err != nil {
 		return child{}, err
 	}
-	opened := child{cpu: cpuTime, close: func() {}}
+	opened := child{cpu: cpuTime, traffic: exchanged, close: func() {}}
 	switch o.Role {
 	case "produce":
 		opened.respond = produceAnswer(ctx, c, o)
@@ -169,8 +179,9 @@ func openServer(name string, start func() (*runningServer, error)) (child, error
 			}
 			return usageOnly()
 		},
-		cpu:   s.cpu,
-		close: s.stop,
+		cpu:     s.cpu,
+		traffic: s.measured,
+		close:   s.stop,
 	}, nil
 }
 
@@ -187,7 +198,7 @@ func produceAnswer(ctx context.Context, c Contestant, o order) answer {
 			var start time.Time
 			err := c.Produce(ctx, o.URL, func(yield func(Command) bool) {
 				start = time.Now() // it is connected and asks for the first one
-				commandsOf(o.N, o.Rate)(yield)
+				commandsWith(cmp.Or(o.Payload, payloadSize), o.N, o.Rate)(yield)
 			})
 			return report{Start: start, End: time.Now()}, err
 		}

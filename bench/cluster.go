@@ -60,7 +60,8 @@ func (c cluster) start(ctx context.Context, dir string) (_ *runningServer, err e
 	}
 	s := &runningServer{
 		url: strings.Join(urls, ","), version: nodes[0].ready.Version, durability: nodes[0].ready.Durability,
-		cpu: func() (time.Duration, error) { return treeCPU(os.Getpid()) }, stop: stop,
+		cpu:     func() (time.Duration, error) { return treeCPU(os.Getpid()) },
+		traffic: func() (traffic, error) { return ofAll(ctx, nodes) }, stop: stop,
 	}
 	return s, replicated(ctx, s.url)
 }

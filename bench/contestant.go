@@ -106,8 +106,11 @@ type Command struct {
 // commandsOf yields n commands, at the given rate per second or, when rate is
 // 0, as fast as they are taken. A contestant that holds a paced sequence up
 // is charged for it: a command that it takes late counts from when it was due.
-func commandsOf(n, rate int) iter.Seq[Command] {
-	payload := []byte(strings.Repeat("tallyman", payloadSize/8))
+func commandsOf(n, rate int) iter.Seq[Command] { return commandsWith(payloadSize, n, rate) }
+
+// commandsWith does so with payloads of so many bytes.
+func commandsWith(size, n, rate int) iter.Seq[Command] {
+	payload := []byte(strings.Repeat("tallyman", size/8+1))[:size]
 	return func(yield func(Command) bool) {
 		start := time.Now()
 		for i := range n {

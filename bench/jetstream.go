@@ -58,7 +58,8 @@ func startNATS(o *server.Options, replicas int) (*runningServer, error) {
 		return nil, fmt.Errorf("the server was not ready within %v", startTimeout)
 	}
 	return &runningServer{
-		url: s.ClientURL(), version: server.VERSION, durability: durability(s.JetStreamConfig(), replicas), cpu: cpuTime, stop: stop,
+		url: s.ClientURL(), version: server.VERSION, durability: durability(s.JetStreamConfig(), replicas),
+		cpu: cpuTime, traffic: func() (traffic, error) { return stored(o.Cluster.Port, o.Routes) }, stop: stop,
 	}, nil
 }
 
@@ -148,7 +149,7 @@ func (c onJetStream) Watch(ctx context.Context, url string) (books, error) {
 
 // connected calls f with a connection that ends with it.
 func connected(url string, f func(*nats.Conn) error, opts ...nats.Option) error {
-	nc, err := nats.Connect(url, opts...)
+	nc, err := nats.Connect(url, append(opts, nats.SetCustomDialer(countingDialer{}))...)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", url, err)
 	}

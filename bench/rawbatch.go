@@ -24,7 +24,7 @@ const (
 
 const (
 	batchSize     = 100             // messages of an atomic batch at most
-	batchesFlying = 8               // at once; the server takes 50 for a stream
+	batchesFlying = 2               // at once; the server takes 50 for a stream
 	purgeInterval = time.Second / 4 // between removals of what is acked
 )
 

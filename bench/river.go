@@ -27,7 +27,7 @@ const (
 	riverBatch   = 5000 // jobs of one insert at most, as in River's own benchmark
 	riverWorkers = 100  // of the untuned one, the number in River's introduction
 	riverConns   = 20   // of the tuned one; the pool's default is 4, or one per core
-	riverTxConns = 100  // where each handler holds one: so many commits share flushes
+	riverTxConns = 50   // where each handler holds one, so many handlers as well: the best of 4, 20, 50 and 100
 )
 
 func (r river) Name() string { return r.name }
@@ -91,6 +91,9 @@ func (r river) Work(ctx context.Context, url string) error {
 			config.FetchCooldown = 2 * time.Millisecond
 			config.FetchPollInterval = 20 * time.Millisecond
 			config.Queues[riverqueue.QueueDefault] = riverqueue.QueueConfig{MaxWorkers: 2000}
+			if r.inTx {
+				config.Queues[riverqueue.QueueDefault] = riverqueue.QueueConfig{MaxWorkers: riverTxConns}
+			}
 		}
 		client, err := riverqueue.NewClient(riverpgxv5.New(pool), &config)
 		if err != nil {

@@ -34,7 +34,15 @@ type runningServer struct {
 	version    string
 	durability string // what survives once the server has acknowledged it
 	cpu        func() (time.Duration, error)
+	traffic    func() (traffic, error) // nil where it is not measured
 	stop       func()
+}
+
+func (s *runningServer) measured() (traffic, error) {
+	if s.traffic == nil {
+		return traffic{}, nil
+	}
+	return s.traffic()
 }
 
 func systems() []system {
