@@ -29,6 +29,7 @@ type order struct {
 	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
 	Payload    int    `json:"payload,omitempty"` // bytes of each command's payload; 0 for payloadSize
 	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
+	DB         string `json:"db,omitempty"`      // of a relay: the file of its database
 	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
 	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
 	Sync       bool   `json:"sync,omitempty"`    // of a node: flush before every answer

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,6 +27,9 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	b, err := f.streams()
 	if err != nil {
 		return report{}, err
+	}
+	if p.name == relayPath {
+		return measureRelay(ctx, f, b, n, s)
 	}
 	if err := submit(ctx, f, load{N: n}, sample{}); err != nil {
 		return report{}, err
@@ -75,6 +79,44 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 		return report{}, fmt.Errorf("%d commands wrote %d entries, want %d for each", n, after.LastSeq-entries.LastSeq, p.writes)
 	}
 	return f.described(), b.ended(ctx, n, p)
+}
+
+// measureRelay lets a relay carry n rows of a database to the command stream,
+// where nobody works on them.
+func measureRelay(ctx context.Context, f *field, b *streamBooks, n int, s sample) (report, error) {
+	file := filepath.Join(f.dir, "app.db")
+	if err := fillOutbox(ctx, file, n); err != nil {
+		return report{}, fmt.Errorf("fill the outbox: %w", err)
+	}
+	db, err := openCounted(file)
+	if err != nil {
+		return report{}, err
+	}
+	defer db.Close()
+	m := &meter{f: f, db: file}
+	if err := m.begin(ctx, 1, relayPath); err != nil {
+		return report{}, err
+	}
+	defer m.close()
+	end, err := m.until(ctx, lookInterval, func() (bool, error) {
+		commands, err := b.commands(ctx)
+		if err != nil || commands.LastSeq < uint64(n) {
+			return false, err
+		}
+		left, err := unpublished(ctx, db)
+		return left == 0, err
+	})
+	if err != nil {
+		return report{}, err
+	}
+	if err := m.end(ctx, n, end, nil, s); err != nil {
+		return report{}, err
+	}
+	s["writes"] = 0 // of entries
+	if commands, err := b.commands(ctx); err != nil || commands.LastSeq != uint64(n) || commands.NumSubjects != uint64(n) {
+		return report{}, fmt.Errorf("%d rows made %d commands, want one for each: %w", n, commands.LastSeq, err)
+	}
+	return f.described(), nil
 }
 
 // hold lets a worker claim n commands, kills it, and returns when their leases

@@ -18,6 +18,7 @@ import (
 type traffic struct {
 	Sent     int64 `json:"sent,omitempty"`     // by a client, to the server
 	Received int64 `json:"received,omitempty"` // by a client, from the server
+	SQL      int64 `json:"sql,omitempty"`      // statements of a relay, not bytes
 	Written  int64 `json:"written,omitempty"`  // by a server, to its disk: whole pages, as the kernel counts them
 	Routed   int64 `json:"routed,omitempty"`   // by a server, to the other ones
 	// Nodes is the CPU time of each server of a cluster.
@@ -29,7 +30,7 @@ var sent, received atomic.Int64
 
 // exchanged is the traffic of a client.
 func exchanged() (traffic, error) {
-	return traffic{Sent: sent.Load(), Received: received.Load()}, nil
+	return traffic{Sent: sent.Load(), Received: received.Load(), SQL: statements.Load()}, nil
 }
 
 // countingDialer makes connections that are counted: bytes of TCP's payload,
