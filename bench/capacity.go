@@ -58,10 +58,13 @@ func capacityNames() []string {
 // capacityMode measures what a command takes of everything there is.
 func capacityMode() mode {
 	return mode{n: 50_000, rounds: 3, names: capacityNames(),
-		run: func(ctx context.Context, l load, with layout, progress func(string)) (tables, error) {
+		refuses: func(with layout) error {
 			if with.sync || with.replicas > 1 || with.pool.Shards > 1 {
-				return nil, errors.New("--capacity has its own replicas, shards and servers; leave --sync, --replicas and --shards away")
+				return errors.New("--capacity has its own replicas, shards and servers; leave --sync, --replicas and --shards away")
 			}
+			return nil
+		},
+		run: func(ctx context.Context, l load, with layout, progress func(string)) (tables, error) {
 			return measureCapacity(ctx, l, with, progress)
 		}}
 }

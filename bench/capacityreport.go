@@ -78,11 +78,13 @@ func (r capacityResults) checks(b *strings.Builder) {
 	if len(rows) == 0 {
 		return
 	}
-	b.WriteString("\n| predicted | of the pool | figure | prediction | measured | prediction / measured |\n|---|---|---|--:|--:|--:|\n")
+	b.WriteString("\n| predicted | the pool has | figure | prediction | measured | prediction / measured |\n|---|---|---|--:|--:|--:|\n")
 	for _, row := range rows {
 		known, _ := r.known(row.point.replicas)
+		name, assets := row.Point, row.Assets
 		for _, p := range known.predictions(row, r.Machine.Cores) {
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", row.Point, row.Assets, p.what, number(p.model), number(p.measure), number(p.model/p.measure))
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", name, assets, p.what, number(p.model), number(p.measure), number(p.model/p.measure))
+			name, assets = "", "" // once is enough
 		}
 	}
 	b.WriteString("\nRates are predicted from CPU alone: they hold where nothing else runs on the machine and all its cores are used.\n")

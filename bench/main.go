@@ -94,6 +94,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		with.pool.Removal = cmp.Or(with.pool.Removal, tallyman.RemovalSweep)
 		with.pool.Commit = cmp.Or(with.pool.Commit, tallyman.CommitGroup)
 	}
+	if err == nil && *shards < 1 {
+		err = errors.New("--shards must be at least 1")
+	}
 	if err == nil {
 		err = with.pool.WithDefaults().Validate()
 	}
@@ -110,7 +113,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err == nil {
-		err = errors.Join(l.validate(), m.knows(l))
+		err = errors.Join(l.validate(), m.knows(l), m.takes(with))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)

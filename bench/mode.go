@@ -13,6 +13,7 @@ import (
 type mode struct {
 	n, rounds int // defaults
 	names     []string
+	refuses   func(with layout) error // what does not go with it; nil for nothing
 	run       func(ctx context.Context, l load, with layout, progress func(string)) (tables, error)
 }
 
@@ -76,6 +77,14 @@ func chooseMode(paths, flat, capacity, sync bool) (mode, error) {
 		return syncMode(), nil
 	}
 	return raceMode(), nil
+}
+
+// takes fails if the mode cannot do what the layout asks for.
+func (m mode) takes(with layout) error {
+	if m.refuses == nil {
+		return nil
+	}
+	return m.refuses(with)
 }
 
 // knows fails if the load asks for a scenario that is not part of the mode.
