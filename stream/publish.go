@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,10 +41,7 @@ func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error
 	if err != nil {
 		return err
 	}
-	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
-		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
-	}
-	return nil
+	return s.send(m, env.ID, done)
 }
 
 // Republish sends a command that was in the stream before, as Publish does but
@@ -63,10 +61,7 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 		delete(m.Header, command.HeaderID)
 		delete(m.Header, command.HeaderDigest)
 	}
-	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
-		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
-	}
-	return nil
+	return s.send(m, env.ID, done)
 }
 
 // Check returns the error, ErrTooLarge among them, with which Publish would
@@ -91,8 +86,10 @@ func (s *Stream) encode(env command.Envelope) (m *nats.Msg, size int, err error)
 	// Spaces around a header's value get lost on the way, so the id itself would
 	// make one message id of "a" and " a". Its token cannot.
 	h[command.HeaderMsgID] = values[3:4:4]
-	h[command.HeaderID] = values[0:1:1]
 	h[command.HeaderDigest] = values[1:2:2]
+	if env.ID != values[3] { // else subject and message id spell it as it is
+		h[command.HeaderID] = values[0:1:1]
+	}
 	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
 	if env.ContentType != "" {
 		if strings.ContainsAny(env.ContentType, "\r\n") {
@@ -107,14 +104,25 @@ func (s *Stream) encode(env command.Envelope) (m *nats.Msg, size int, err error)
 	return &nats.Msg{Subject: s.Subject(env.Queue, env.Kind, env.Token), Header: h, Data: env.Payload}, size, nil
 }
 
-func (s *Stream) onAck(subject string, done func(Accepted, error)) pipeline.OnReply {
-	return pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+func (s *Stream) send(m *nats.Msg, id string, done func(Accepted, error)) (err error) {
+	subject := m.Subject
+	onAck := func(ack pipeline.PubAck, err error) {
 		if err != nil {
 			done(Accepted{}, fmt.Errorf("stream: publish %s: %w", subject, classify(err)))
 			return
 		}
 		done(Accepted{Sequence: ack.Sequence, Repeated: ack.Duplicate}, nil)
-	})
+	}
+	if s.group != nil {
+		m.Data = bytes.Clone(m.Data) // it may wait, and the caller may give up before
+		err = s.group.Add(m, onAck)
+	} else {
+		err = s.pipe.Send(m, pipeline.OnAck(onAck))
+	}
+	if err != nil {
+		return fmt.Errorf("stream: publish %q: %w", id, err)
+	}
+	return nil
 }
 
 // classify gives the server's codes their meaning. It is the only place that knows them.
