@@ -23,6 +23,8 @@ func checkBatch(answer []byte, n int) error {
 	switch {
 	case a.Error != nil:
 		return fmt.Errorf("store a batch: %s (%d)", a.Error.Description, a.Error.Code)
+	case n == 1: // it went alone
+		return nil
 	case a.Batch == "":
 		return errors.New("store a batch: the server answered to a single message")
 	case a.Count != n:

@@ -41,6 +41,9 @@ func TestCheckBatch(t *testing.T) {
 	if err := checkBatch([]byte(`{"stream":"S","seq":7,"batch":"b","count":3}`), 3); err != nil {
 		t.Errorf("a batch that is stored: %v", err)
 	}
+	if err := checkBatch([]byte(`{"stream":"S","seq":7}`), 1); err != nil {
+		t.Errorf("a message that went alone: %v", err)
+	}
 	for answer, want := range map[string]string{
 		`{"stream":"S","seq":7,"batch":"b","count":2}`:                    "2 of 3 messages",
 		`{"stream":"S","seq":7}`:                                          "single message",

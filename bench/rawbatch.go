@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	batchSize     = 100             // messages of an atomic batch at most
+	batchSize     = 1000            // messages of an atomic batch at most, the server's limit
 	batchesFlying = 2               // at once; the server takes 50 for a stream
 	purgeInterval = time.Second / 4 // between removals of what is acked
 )
@@ -150,7 +150,7 @@ func newBatcher(ctx context.Context, nc *nats.Conn) *batcher {
 	return b
 }
 
-// send publishes a batch and, once it is stored, acks the deliveries. It waits
+// send publishes a batch, or a lone message as it is, and once it is stored, acks the deliveries. It waits
 // until the batch is on its way only.
 func (b *batcher) send(msgs []*nats.Msg, deliveries []jetstream.Msg) error {
 	select {
@@ -159,12 +159,14 @@ func (b *batcher) send(msgs []*nats.Msg, deliveries []jetstream.Msg) error {
 		return context.Cause(b.ctx)
 	}
 	id := rand.Text()
-	for i, m := range msgs {
-		m.Header.Set(batchIDHeader, id)
-		m.Header.Set(batchSequenceHeader, strconv.Itoa(i+1))
-	}
 	last := msgs[len(msgs)-1]
-	last.Header.Set(batchCommitHeader, "1")
+	if len(msgs) > 1 { // a batch of one would only cost more
+		for i, m := range msgs {
+			m.Header.Set(batchIDHeader, id)
+			m.Header.Set(batchSequenceHeader, strconv.Itoa(i+1))
+		}
+		last.Header.Set(batchCommitHeader, "1")
+	}
 	for _, m := range msgs[:len(msgs)-1] {
 		if err := b.nc.PublishMsg(m); err != nil {
 			return err
