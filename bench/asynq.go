@@ -32,7 +32,7 @@ const (
 )
 
 func (asynqPeer) Name() string                         { return "asynq" }
-func (a asynqPeer) System() system                     { return redisServer{sync: a.sync} }
+func (a asynqPeer) System() system                     { return redisServer(a) }
 func (asynqPeer) Share() int                           { return 1 }
 func (asynqPeer) Create(context.Context, string) error { return nil } // it creates as it goes
 

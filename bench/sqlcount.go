@@ -63,7 +63,7 @@ func (c countedSQL) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	statements.Add(2)
 	b, ok := c.Conn.(driver.ConnBeginTx)
 	if !ok {
-		return c.Begin() //nolint:staticcheck // all that an old driver has
+		return c.Begin()
 	}
 	return b.BeginTx(ctx, opts)
 }
