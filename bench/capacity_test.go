@@ -85,12 +85,12 @@ func TestNeeds(t *testing.T) {
 func TestCapacityResults(t *testing.T) {
 	t.Parallel()
 	measured := func(p point, scale float64) pointRow {
-		s := sample{}
+		s, slower := sample{}, sample{}
 		for _, key := range []string{"producer_cpu", "worker_cpu", "server_cpu", "server_submit_cpu", "server_work_cpu", "busiest_cpu",
 			"up", "down", "routed", "written", "pending_bytes", "receipt_bytes", "submit_rate", "work_rate", "flushes"} {
-			s[key] = 10 * scale
+			s[key], slower[key] = 10*scale, 20*scale
 		}
-		return pointRow{Point: p.name, Rounds: []sample{s}, Assets: "1 command stream", point: p}
+		return pointRow{Point: p.name, Rounds: []sample{s, slower}, Assets: "1 command stream", point: p}
 	}
 	var r capacityResults
 	for _, p := range points() {
@@ -115,10 +115,10 @@ func TestCapacityResults(t *testing.T) {
 	}
 	for _, want := range []string{
 		"- R3, power-safe: not measured, no strace\n",
-		"| R1, power-safe | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 | 10.0 |\n",
-		"| R1, 4 shards | 1 command stream | producer, us | 10.0 | 20.0 | 0.50 |\n",
-		"|  |  | submit /s | 100,000 | 20.0 | 5,000 |\n",
-		"| 1,000,000 | 3 | 33.3 | 33.3 | 3 | replicas | 17 | 1 | 0.16 | 10.0 | 2.59 | 108 |\n",
+		"| R1, power-safe | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 | 15.0 |\n",
+		"| R1, 4 shards | 1 command stream | producer, us | 15.0 | 30.0 | 0.50 (0.50–0.50) |\n",
+		"|  |  | CPU of all, us | 60.0 | 120 | 0.50 (0.50–0.50) |\n",
+		"| 1,000,000 | 3 | 50.0 | 50.0 | 4 | CPU | 25 | 1 | 0.24 | 15.0 | 3.89 | 162 |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("report\n%swants the line %s", &b, want)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -46,24 +47,55 @@ func (r capacityResults) costs(b *strings.Builder) {
 	b.WriteString("\nAll per command, CPU in microseconds; pending and receipt are one replica's. CPU of power-safe servers holds that of counting their flushes.\n")
 }
 
-// prediction is one figure that the model gave, beside what was measured.
+// prediction is one figure that the model gave in each round, beside what was
+// measured in it.
 type prediction struct {
 	what           string
-	model, measure float64
+	model, measure []float64
 }
 
-// predictions compares the model with a point that it does not know.
+// ratio is taken within each round, of which the model knows that alone: what
+// disturbed a round disturbed both sides of it.
+func (p prediction) ratio() spread {
+	ratios := make([]float64, len(p.model))
+	for i := range ratios {
+		ratios[i] = p.model[i] / p.measure[i]
+	}
+	return spread{median(ratios), slices.Min(ratios), slices.Max(ratios)}
+}
+
+// predicted compares the model of each round with a point.
+func (r capacityResults) predicted(row pointRow) (all []prediction) {
+	for round := range row.Rounds {
+		known, _ := r.only(round).known(row.point.replicas)
+		for i, p := range known.predictions(row.only(round), r.Machine.Cores) {
+			if round == 0 {
+				all = append(all, p)
+				continue
+			}
+			all[i].model, all[i].measure = append(all[i].model, p.model...), append(all[i].measure, p.measure...)
+		}
+	}
+	return all
+}
+
+// predictions compares the model with a point that it does not know, of which
+// one round is given.
 func (l line) predictions(row pointRow, cores int) []prediction {
 	says, is := l.at(row.point.payload), row.cost()
 	mid := func(key string) float64 { return median(valuesOf(key, row.Rounds)) }
+	one := func(what string, model, measure float64) prediction {
+		return prediction{what, []float64{model}, []float64{measure}}
+	}
 	return []prediction{
-		{"producer, us", says.Producer, is.Producer},
-		{"worker, us", says.Worker, is.Worker},
-		{"servers, us", says.server(), is.server()},
-		{"network, B", says.Up + says.Down + says.Routed, is.Up + is.Down + is.Routed},
-		{"written, B", says.Written, is.Written},
-		{"submit /s", says.submitRate(cores), mid("submit_rate")},
-		{"work /s", says.workRate(cores), mid("work_rate")},
+		one("producer, us", says.Producer, is.Producer),
+		one("worker, us", says.Worker, is.Worker),
+		one("servers, us", says.server(), is.server()),
+		one("CPU of all, us", says.Producer+says.Worker+says.server(), is.Producer+is.Worker+is.server()),
+		one("network, B", says.Up+says.Down+says.Routed, is.Up+is.Down+is.Routed),
+		one("written, B", says.Written, is.Written),
+		one("submit /s", says.submitRate(cores), mid("submit_rate")),
+		one("work /s", says.workRate(cores), mid("work_rate")),
 	}
 }
 
@@ -80,10 +112,9 @@ func (r capacityResults) checks(b *strings.Builder) {
 	}
 	b.WriteString("\n| predicted | the pool has | figure | prediction | measured | prediction / measured |\n|---|---|---|--:|--:|--:|\n")
 	for _, row := range rows {
-		known, _ := r.known(row.point.replicas)
 		name, assets := row.Point, row.Assets
-		for _, p := range known.predictions(row, r.Machine.Cores) {
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", name, assets, p.what, number(p.model), number(p.measure), number(p.model/p.measure))
+		for _, p := range r.predicted(row) {
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v |\n", name, assets, p.what, number(median(p.model)), number(median(p.measure)), p.ratio())
 			name, assets = "", "" // once is enough
 		}
 	}

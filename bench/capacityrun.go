@@ -20,6 +20,24 @@ func (r pointRow) cost() cost {
 	return costOf(func(key string) float64 { return median(valuesOf(key, r.Rounds)) })
 }
 
+// only returns what was measured in one round.
+func (r pointRow) only(round int) pointRow {
+	r.Rounds = r.Rounds[round : round+1]
+	return r
+}
+
+// only returns what was measured in one round.
+func (r capacityResults) only(round int) capacityResults {
+	points := make([]pointRow, len(r.Points))
+	for i, row := range r.Points {
+		if points[i] = row; len(row.Rounds) > 0 {
+			points[i] = row.only(round)
+		}
+	}
+	r.Points = points
+	return r
+}
+
 // needRow is what the model says of one size.
 type needRow struct {
 	Replicas int `json:"replicas"`
