@@ -438,25 +438,28 @@ func deleted(h nats.Header) bool {
 // its header map can serve again.
 type message struct {
 	msg  nats.Msg
-	vals map[string][]string // every slice ever used, by header
+	vals [maxHeaders][1]string // of the headers set so far
+	n    int
 }
 
+// maxHeaders is how many headers the largest kind of entry has.
+const maxHeaders = 9
+
 var messages = sync.Pool{New: func() any {
-	return &message{msg: nats.Msg{Header: nats.Header{}}, vals: map[string][]string{}}
+	return &message{msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
 }}
 
+// set sets a header that is not set yet.
 func (m *message) set(key, value string) {
-	v := m.vals[key]
-	if v == nil {
-		v = make([]string, 1)
-		m.vals[key] = v
-	}
+	v := m.vals[m.n][:]
 	v[0] = value
 	m.msg.Header[key] = v
+	m.n++
 }
 
 func (m *message) recycle() {
 	clear(m.msg.Header)
+	m.n = 0
 	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
 	messages.Put(m)
 }
