@@ -43,6 +43,9 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("max attempts", s.MaxAttempts)
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
+	if s.Shards > 1 {
+		t.row("shards", s.Shards)
+	}
 	t.row("commit", s.Commit)
 }
 
@@ -72,8 +75,16 @@ type settingsView struct {
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
 	Commit      string `json:"commit"`
+	Shards      int    `json:"shards,omitempty"` // if there is more than one
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
-	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String(), string(s.Commit)}
+	v := settingsView{
+		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(), Commit: string(s.Commit),
+	}
+	if s.Shards > 1 {
+		v.Shards = s.Shards
+	}
+	return v
 }
