@@ -39,7 +39,7 @@ type rig struct {
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // subtests that run in parallel wait for their turn
 	t.Cleanup(cancel)
 	nc := pooltest.Connect(t, s.URL())
 	if err := tallyman.Create(ctx, nc, "main", settings, topology); err != nil {
