@@ -164,7 +164,7 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	}
 	if err := stream.Create(ctx, js, stream.Config{
 		Pool: name, Replicas: topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands,
+		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands, Sweep: agreed.Removal == RemovalSweep,
 	}); err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
 	}
@@ -190,6 +190,9 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 			if err == nil && agreed == have {
 				return have, nil
 			}
+			if err == nil && agreed.Removal != have.Removal {
+				return Settings{}, errRemoval(have.Removal)
+			}
 			if !change {
 				return Settings{}, have.Require(want)
 			}
@@ -207,6 +210,11 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		}
 		return agreed, err
 	}
+}
+
+// errRemoval refuses another way of removal than the pool was made with.
+func errRemoval(have Removal) error {
+	return fmt.Errorf("%w: settled commands leave this pool by %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
 }
 
 // over returns s with its zero fields taken from below.
@@ -278,6 +286,9 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
 	}
 	if p.settings, err = decodeSettings(e.Raw, kvstate.Version); err != nil {
 		return err
+	}
+	if sweeps := p.settings.Removal == RemovalSweep; sweeps != p.stream.Sweeps() {
+		return fmt.Errorf("%w: removal is %s, and the retention of stream %s is that of another; the pool is damaged: make the stream anew, or restore the setting in key %s", ErrSettings, p.settings.Removal, stream.Name(p.name), kvstate.KeySettings)
 	}
 	p.bucket.Keep(p.settings.Retention)
 	return nil
@@ -398,6 +409,7 @@ func translate(err error) error {
 		{stream.ErrNoStream, ErrNoPool},
 		{kvstate.ErrNoBucket, ErrNoPool},
 		{stream.ErrNoQueue, ErrNoQueue},
+		{stream.ErrRetention, ErrSettings},
 		{pipeline.ErrNoResponders, ErrUnavailable},
 	} {
 		if errors.Is(err, t.from) && !errors.Is(err, t.to) {

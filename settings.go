@@ -145,7 +145,7 @@ func (s Settings) Require(want Settings) error {
 	case want.Shards != 0 && want.Shards != s.Shards:
 		return differ("shards", "--shards", s.Shards, want.Shards)
 	case want.Removal != "" && want.Removal != s.Removal:
-		return differ("removal", "--removal", s.Removal, want.Removal)
+		return errRemoval(s.Removal)
 	case want.Commit != "" && want.Commit != s.Commit:
 		return differ("commit", "--commit", s.Commit, want.Commit)
 	}

@@ -59,6 +59,7 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
+	sweeper  *sweeper // nil where acks take commands out
 	fetchers []fetcher
 	wake     []chan struct{} // of each fetcher
 
@@ -106,6 +107,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
 	w.notes = newNotebook(p.records, w.log)
+	w.sweeper = newSweeper(w)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
 	for _, q := range cfg.Queues {
@@ -156,6 +158,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	keeper.Go(func() { w.keeper.Run(keeping) })
 	keeper.Go(func() { w.notes.run(keeping) })
 
+	sweeping, stopSweeping := context.WithCancel(context.Background())
+	var sweeper sync.WaitGroup
+	if w.sweeper != nil {
+		sweeper.Go(func() { w.sweeper.run(sweeping) })
+	}
+
 	fetching, stopFetching := context.WithCancelCause(ctx)
 	var fetchers sync.WaitGroup
 	for _, f := range w.fetchers {
@@ -177,6 +185,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	fetchers.Wait()
 	stopFetching(nil)
 	w.drain()
+	stopSweeping()
+	sweeper.Wait()
+	if w.sweeper != nil {
+		w.sweeper.end()
+	}
 	stopKeeping()
 	keeper.Wait()
 	if failed != nil {

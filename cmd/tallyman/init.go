@@ -31,6 +31,7 @@ type initCommand struct {
 	BackoffMin  time.Duration `help:"Delay after the first failed attempt (new pool: 1s)." placeholder:"D"`
 	BackoffMax  time.Duration `help:"Longest delay between attempts (new pool: 10m)." placeholder:"D"`
 	Retention   time.Duration `help:"How long receipts are kept (new pool: 168h)." placeholder:"D"`
+	Removal     string        `help:"How settled commands leave the stream: ack, each at once, or sweep, in bulk, which costs the server less. Fixed when the pool is made (new pool: ack)." enum:",ack,sweep" default:"" placeholder:"ack|sweep"`
 	Queue       []string      `help:"Queue to create; may be repeated (default: default)." placeholder:"NAME"`
 	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
 	MaxCommands int64         `help:"Bound of the command stream in commands; -1 for none (new pool: none)." placeholder:"N"`
@@ -62,7 +63,7 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) error {
 	settings := tallyman.Settings{
 		Lease: c.Lease, MaxAttempts: c.MaxAttempts, Retention: c.Retention,
-		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax,
+		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax, Removal: tallyman.Removal(c.Removal),
 	}
 	topology := tallyman.Topology{
 		Replicas: c.Replicas, Queues: c.Queue, MaxBytes: c.MaxBytes, MaxCommands: c.MaxCommands, Change: c.Change,

@@ -43,6 +43,7 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("max attempts", s.MaxAttempts)
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
+	t.row("removal", s.Removal)
 }
 
 // line makes s fit into a cell: what would move the cursor, or turn the
@@ -70,8 +71,9 @@ type settingsView struct {
 	BackoffMin  string `json:"backoff_min"`
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
+	Removal     string `json:"removal"`
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
-	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String()}
+	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String(), string(s.Removal)}
 }
