@@ -27,6 +27,12 @@ type sweepTerms struct {
 	every time.Duration // between two rounds, each varied by a fifth
 	quiet time.Duration // the same, while there is nothing to do
 
+	// A purge delays what is in line to be delivered again, by up to a lease. So it
+	// waits for a moment when there is nothing in line, until so many commands are
+	// to be swept, or the last time is so long ago.
+	most     int
+	mostLong time.Duration
+
 	// A command that is not settled holds up those behind it. Those of other
 	// queues are swept by queue once there are so many of them, and at any rate so often.
 	byQueue      int
@@ -40,11 +46,12 @@ type sweepTerms struct {
 	pages int // in one round
 }
 
-func newSweepTerms(retention time.Duration) sweepTerms {
+func newSweepTerms(settings Settings) sweepTerms {
 	return sweepTerms{
 		every: time.Second, quiet: 15 * time.Second,
+		most: 50_000, mostLong: max(time.Minute, 2*settings.Lease),
 		byQueue: 8192, byQueueEvery: 10 * time.Second,
-		single: 100_000, patient: min(retention/4, time.Hour),
+		single: 100_000, patient: min(settings.Retention/4, time.Hour),
 		page: 512, pages: 64,
 	}
 }
@@ -62,9 +69,12 @@ type sweeper struct {
 	ledger ledger
 
 	// What earlier rounds have seen.
-	last      uint64 // sequence of the stream
-	first     uint64 // sequence in the stream when a round had ended
-	skipped   int    // rounds that were left to another worker
+	last      uint64    // sequence of the stream
+	first     uint64    // sequence in the stream when a round had ended
+	skipped   int       // rounds that were left to another worker
+	movedAt   time.Time // when first has moved
+	names     []string  // of all queues
+	namesAt   time.Time
 	held      uint64 // sequence that held up the others
 	heldSince time.Time
 	lastByQ   time.Time
@@ -80,6 +90,7 @@ type sweeper struct {
 	// Of one round.
 	floors  map[string]uint64
 	working int64 // commands of the queues looked at that are not settled
+	inLine  bool  // in one of them there may be commands that wait to be delivered again
 }
 
 // newSweeper returns nil if acks take commands out, or there is no server.
@@ -90,7 +101,7 @@ func newSweeper(w *Worker) *sweeper {
 	}
 	return &sweeper{
 		commands: p.stream, records: p.bucket, queues: w.cfg.Queues, log: w.log,
-		terms: newSweepTerms(p.settings.Retention), passed: map[string]uint64{}, told: map[string]bool{},
+		terms: newSweepTerms(p.settings), passed: map[string]uint64{}, told: map[string]bool{},
 		bear: func(key command.Token, parent *kvstate.Record) error {
 			if w.life.Err() != nil {
 				return ErrDraining
@@ -182,27 +193,22 @@ func (s *sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 	s.last = state.LastSeq
 	s.tell(state.Created)
 	if state.Messages == 0 {
-		s.first = state.LastSeq + 1
-		s.ledger.drop(s.first)
+		s.see(state.LastSeq + 1)
+		s.ledger.drop(state.LastSeq + 1)
 		return false, nil
 	}
 	if !last && s.first > 0 && state.FirstSeq > s.first && s.skipped < 3 {
 		s.skipped++ // another worker sweeps
-		s.first = state.FirstSeq
+		s.see(state.FirstSeq)
 		return true, nil
 	}
 	s.skipped = 0
-	s.floors, s.working = map[string]uint64{}, 0
-	var top uint64
-	for _, q := range s.queues {
-		floor, err := s.floor(ctx, q)
-		if err != nil {
-			return true, err
-		}
-		top = max(top, floor)
+	top, err := s.survey(ctx)
+	if err != nil {
+		return true, err
 	}
-	if top < state.FirstSeq {
-		s.first = state.FirstSeq
+	if top < state.FirstSeq || s.waits(state, last) {
+		s.see(state.FirstSeq)
 		return int64(state.Messages) > s.working, nil
 	}
 	below, held, err := s.proven(ctx, "", state.FirstSeq, s.ripen(top, last))
@@ -218,11 +224,53 @@ func (s *sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 		s.ledger.drop(below)
 		rest -= int64(purged)
 	}
-	s.first = max(below, state.FirstSeq)
+	s.see(max(below, state.FirstSeq))
 	if held != nil {
 		rest, err = s.behind(ctx, *held, rest, last)
 	}
 	return rest > s.working, err
+}
+
+// see notes where the stream begins.
+func (s *sweeper) see(first uint64) {
+	if first != s.first {
+		s.first, s.movedAt = first, time.Now()
+	}
+}
+
+// survey looks at every queue, and returns the highest floor of those that this worker serves.
+func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
+	s.floors, s.working, s.inLine = map[string]uint64{}, 0, false
+	const fresh = 30 * time.Second
+	if s.names == nil || time.Since(s.namesAt) > fresh {
+		names, err := s.commands.QueueNames(ctx)
+		switch {
+		case errors.Is(err, stream.ErrDenied):
+			s.once("names", fmt.Sprintf("this worker may not ask which queues there are, and its sweeps may delay what other queues are to deliver again: %v; allow it, see Permissions in docs/operations.md", err))
+		case err != nil:
+			return 0, err
+		}
+		s.names, s.namesAt = append(names, s.queues...), time.Now()
+	}
+	for _, q := range s.names {
+		if _, err := s.floor(ctx, q); err != nil {
+			return 0, err
+		}
+	}
+	for _, q := range s.queues {
+		top = max(top, s.floors[q])
+	}
+	return top, nil
+}
+
+// waits reports whether a better moment for a purge may come.
+func (s *sweeper) waits(state stream.State, last bool) bool {
+	if s.movedAt.IsZero() {
+		s.movedAt = time.Now()
+	}
+	many := int64(state.Messages)-s.working >= int64(s.terms.most)
+	long := time.Since(s.movedAt) >= s.terms.mostLong
+	return s.inLine && (last || !many && !long)
 }
 
 // ripen returns the floor up to which it is worth looking for what accounts for a
@@ -261,18 +309,20 @@ func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
 	}
 	q, err := s.commands.Queue(ctx, queue)
 	switch {
-	case errors.Is(err, stream.ErrNoQueue) || err == nil && !q.Whole:
-		if err == nil {
-			s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
-		}
+	case errors.Is(err, stream.ErrNoQueue):
 		s.floors[queue] = 0
 		return 0, nil
 	case err != nil:
 		return 0, err
 	}
-	s.working += int64(q.Pending) + int64(q.Outstanding)
 	s.floors[queue] = q.Floor
-	return q.Floor, nil
+	if !q.Whole {
+		s.floors[queue] = 0
+		s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
+	}
+	s.working += int64(q.Pending) + int64(q.Outstanding)
+	s.inLine = s.inLine || q.InLine
+	return s.floors[queue], nil
 }
 
 // proven returns the sequence below which every command, of one queue or of

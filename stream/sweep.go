@@ -95,6 +95,10 @@ func (s *Stream) filter(queue string) string { return s.prefix + queue + ".>" }
 // queues at once the server drops whole blocks; for one it looks at every
 // subject that the queue has in the stream, and writes a mark for each command that it takes out.
 //
+// A purge has a side effect: whatever a consumer had in line to be delivered
+// again, and did not find a pull for yet, is delivered only when another ack
+// wait has passed. So purge when there is nothing in line: see Queue.InLine.
+//
 // After ErrIndeterminate it may or may not be done, and repeating it is safe.
 func (s *Stream) Purge(ctx context.Context, queue string, below uint64) (purged uint64, err error) {
 	if below < 2 {
@@ -108,30 +112,16 @@ func (s *Stream) Purge(ctx context.Context, queue string, below uint64) (purged 
 	if err != nil {
 		return 0, fmt.Errorf("stream: purge below sequence %d: %w", below, err)
 	}
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	m := &nats.Msg{Subject: "$JS.API.STREAM.PURGE." + s.name, Data: body}
-	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+	m, err := s.ask(ctx, "$JS.API.STREAM.PURGE."+s.name, body)
+	if err != nil {
 		return 0, fmt.Errorf("stream: purge below sequence %d: %w", below, err)
-	}
-	var a answer
-	select {
-	case a = <-answers:
-	case <-ctx.Done():
-		return 0, fmt.Errorf("stream: purge below sequence %d: %w: %w", below, ErrIndeterminate, context.Cause(ctx))
-	}
-	if a.err != nil {
-		return 0, fmt.Errorf("stream: purge below sequence %d: %w", below, a.err)
 	}
 	var got struct {
 		Error   *pipeline.APIError `json:"error"`
 		Success bool               `json:"success"`
 		Purged  uint64             `json:"purged"`
 	}
-	switch err := json.Unmarshal(a.m.Data, &got); {
+	switch err := json.Unmarshal(m.Data, &got); {
 	case err != nil:
 		return 0, fmt.Errorf("stream: purge below sequence %d: %w: %w", below, ErrIndeterminate, err)
 	case got.Error != nil:
@@ -178,4 +168,53 @@ func (s *Stream) RemoveMany(ctx context.Context, seqs []uint64) (gone int, err e
 func (s *Stream) whole(c jetstream.ConsumerConfig) bool {
 	return c.DeliverPolicy == jetstream.DeliverAllPolicy && c.AckPolicy == jetstream.AckExplicitPolicy &&
 		c.MaxDeliver <= 0 && c.FilterSubject == s.filter(c.Durable) && len(c.FilterSubjects) == 0
+}
+
+// QueueNames returns the names of the queues that have a consumer, with less
+// work for the server than Queues. ErrDenied means that this user may not ask.
+func (s *Stream) QueueNames(ctx context.Context) ([]string, error) {
+	var names []string
+	for {
+		body, err := json.Marshal(map[string]int{"offset": len(names)})
+		if err != nil {
+			return nil, fmt.Errorf("stream: list the names of queues: %w", err)
+		}
+		m, err := s.ask(ctx, "$JS.API.CONSUMER.NAMES."+s.name, body)
+		if err != nil {
+			return nil, fmt.Errorf("stream: list the names of queues: %w", err)
+		}
+		var got struct {
+			Error     *pipeline.APIError `json:"error"`
+			Total     int                `json:"total"`
+			Consumers []string           `json:"consumers"`
+		}
+		if err := json.Unmarshal(m.Data, &got); err != nil {
+			return nil, fmt.Errorf("stream: list the names of queues: %w", err)
+		}
+		if got.Error != nil {
+			return nil, fmt.Errorf("stream: list the names of queues: %w", classify(got.Error))
+		}
+		names = append(names, got.Consumers...)
+		if len(got.Consumers) == 0 || len(names) >= got.Total {
+			return names, nil
+		}
+	}
+}
+
+// ask sends a request to the server and waits for the answer.
+func (s *Stream) ask(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
+	type answer struct {
+		m   *nats.Msg
+		err error
+	}
+	answers := make(chan answer, 1)
+	if err := s.pipe.Send(&nats.Msg{Subject: subject, Data: body}, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.m, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrIndeterminate, context.Cause(ctx))
+	}
 }

@@ -209,6 +209,9 @@ type Queue struct {
 	Floor uint64
 	// Whole says that the consumer is as Create makes it in what Floor rests on.
 	Whole bool
+	// InLine says that there may be commands that were given back, or lost by
+	// their holder, and wait for a pull: some are outstanding, and no pull waits.
+	InLine bool
 }
 
 // Queues lists the pool's queues.
@@ -249,6 +252,7 @@ func (s *Stream) queueOf(info *jetstream.ConsumerInfo) Queue {
 		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
 		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config),
+		InLine: info.NumAckPending > 0 && (info.NumWaiting == 0 || info.Paused),
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
 		q.PausedUntil = *until
