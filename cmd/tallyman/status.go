@@ -38,6 +38,9 @@ type streamView struct {
 	FirstSeq uint64 `json:"first_seq"`
 	LastSeq  uint64 `json:"last_seq"`
 	Replicas int    `json:"replicas"`
+	// Settled is how many of the commands have ended and await the sweep; those
+	// of queues without a consumer are not known, and not among them.
+	Settled uint64 `json:"settled,omitempty"`
 }
 
 type queueView struct {
@@ -82,7 +85,7 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Stream = streamView{state.Messages, state.Bytes, state.FirstSeq, state.LastSeq, state.Replicas}
+	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
 	queues, err := pool.Commands().Queues(ctx)
 	if err != nil {
 		return v, err
@@ -101,6 +104,12 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 		if err := v.findUnserved(ctx, pool); err != nil {
 			return v, err
 		}
+	}
+	if pool.Commands().Sweeps() {
+		for _, q := range v.Unserved {
+			served += q.Commands
+		}
+		v.Stream.Settled = state.Messages - min(served, state.Messages)
 	}
 	for _, s := range kvstate.States() {
 		v.States[s] = 0
@@ -173,7 +182,11 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t.row("pool", v.Pool)
 	t.settings(pool.Settings())
 	t.row("replicas", v.Stream.Replicas)
-	t.row("stream", fmt.Sprintf("%d commands, %d bytes, sequences %d to %d", v.Stream.Commands, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+	settled := ""
+	if v.Stream.Settled > 0 {
+		settled = fmt.Sprintf(" (%d of them settled, to be swept)", v.Stream.Settled)
+	}
+	t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
 	if err := t.Flush(); err != nil {
 		return err
 	}
