@@ -2,7 +2,6 @@ package tallyman
 
 import (
 	"maps"
-	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -172,16 +171,6 @@ func (l *ledger) drop(below uint64) {
 	}
 }
 
-// count returns how many sequences from from on are known to be acked.
-func (l *ledger) count(from uint64) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.acked {
-		n += s.count(from)
-	}
-	return n
-}
-
 // chunk holds one bit for each of 4,096 sequences.
 type chunk [64]uint64
 
@@ -211,6 +200,9 @@ func (s *seqSet) add(seq uint64) {
 }
 
 func (s *seqSet) has(seq uint64) bool {
+	if seq < s.least {
+		return false
+	}
 	c := s.at(seq / 4096)
 	return c != nil && c[seq%4096/64]&(1<<(seq%64)) != 0
 }
@@ -234,20 +226,4 @@ func (s *seqSet) drop(below uint64) {
 		}
 	}
 	s.last = nil
-}
-
-func (s *seqSet) count(from uint64) (n int) {
-	for i, c := range s.chunks {
-		for w, word := range c {
-			first := i*4096 + uint64(w)*64
-			switch {
-			case first+64 <= from:
-				continue
-			case first < from:
-				word &^= 1<<(from-first) - 1
-			}
-			n += bits.OnesCount64(word)
-		}
-	}
-	return n
 }

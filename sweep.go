@@ -139,6 +139,9 @@ func (s *sweeper) run(ctx context.Context) {
 	} else {
 		defer stop()
 	}
+	if state, err := s.commands.State(ctx); err == nil {
+		s.ledger.begin(state.Created) // what others tell is of this stream
+	}
 	for idle := s.terms.every; ; {
 		if sleep(ctx, s.terms.every*9/10+rand.N(s.terms.every/5)) != nil {
 			return
@@ -207,7 +210,7 @@ func (s *sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if top < state.FirstSeq || s.waits(state, last) {
+	if s.waits(state, last) {
 		s.see(state.FirstSeq)
 		return int64(state.Messages) > s.working, nil
 	}
@@ -225,8 +228,8 @@ func (s *sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 		rest -= int64(purged)
 	}
 	s.see(max(below, state.FirstSeq))
-	if held != nil {
-		rest, err = s.behind(ctx, *held, rest, last)
+	if rest > s.working {
+		rest, err = s.behind(ctx, held, below, rest, last)
 	}
 	return rest > s.working, err
 }
@@ -411,10 +414,18 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 	return n, nil
 }
 
-// behind deals with what is settled behind the first command that is not, of
-// which rest are left in the stream. It returns how many are left then.
-func (s *sweeper) behind(ctx context.Context, held stream.Lying, rest int64, last bool) (int64, error) {
-	now := time.Now()
+// behind deals with what is settled behind the first command that is not, which
+// is held or, if that is not known yet, the first from sequence from on. Rest are left in the
+// stream; it returns how many are left then.
+func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, rest int64, last bool) (int64, error) {
+	if first == nil {
+		page, _, err := s.commands.Page(ctx, "", from, 1)
+		if err != nil || len(page) == 0 {
+			return rest, err
+		}
+		first = &page[0]
+	}
+	held, now := *first, time.Now()
 	if held.Seq != s.held {
 		s.held, s.heldSince, s.cursor = held.Seq, now, 0
 		clear(s.passed)
