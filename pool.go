@@ -214,7 +214,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 
 // errRemoval refuses another way of removal than the pool was made with.
 func errRemoval(have Removal) error {
-	return fmt.Errorf("%w: settled commands leave this pool by %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
+	return fmt.Errorf("%w: the removal of this pool is %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
 }
 
 // over returns s with its zero fields taken from below.
