@@ -34,6 +34,10 @@ test: ## run the tests
 race: ## run the tests under the race detector, as CI does
 	go test -race -timeout $(TIMEOUT) $(PACKAGES)
 
+.PHONY: sweep
+sweep: ## run the tests of workers, desk and journal on pools whose commands are swept out
+	TALLYMAN_REMOVAL=sweep go test -race -count=1 -timeout $(TIMEOUT) . ./desk ./journal
+
 .PHONY: postgres
 postgres: ## run the tests of the outbox beside a private PostgreSQL
 	.ci/postgres go test -race -count=1 -timeout $(TIMEOUT) ./outbox/... ./cmd/producer/... ./examples/outbox/... ./examples/outboxpg/...
