@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -79,10 +78,12 @@ type sweeper struct {
 	heldSince time.Time
 	lastByQ   time.Time
 	passed    map[string]uint64 // up to where a queue was swept behind what is held
-	cursor    uint64            // where the removal one by one goes on
+	cursor    uint64            // where the removal one by one goes on; 0 between two passes
+	passAt    time.Time         // when the next pass may begin; zero if that is not decided
+	passGone  int               // removed in this one
 	told      map[string]bool   // what was reported, so that it is once
 	denied    time.Time         // when the server last refused a sweep to this user
-	deaf      atomic.Int32      // times that this worker told others and has not heard itself
+	deaf      atomic.Int32      // rounds in which this worker told others and has not heard itself
 	ripe      uint64            // floor of a while ago: what was acked below it has been told of
 	green     uint64            // a floor that is to be ripe
 	greenAt   time.Time
@@ -241,31 +242,6 @@ func (s *sweeper) see(first uint64) {
 	}
 }
 
-// survey looks at every queue, and returns the highest floor of those that this worker serves.
-func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
-	s.floors, s.working, s.inLine = map[string]uint64{}, 0, false
-	const fresh = 30 * time.Second
-	if s.names == nil || time.Since(s.namesAt) > fresh {
-		names, err := s.commands.QueueNames(ctx)
-		switch {
-		case errors.Is(err, stream.ErrDenied):
-			s.once("names", fmt.Sprintf("this worker may not ask which queues there are, and its sweeps may delay what other queues are to deliver again: %v; allow it, see Permissions in docs/operations.md", err))
-		case err != nil:
-			return 0, err
-		}
-		s.names, s.namesAt = append(names, s.queues...), time.Now()
-	}
-	for _, q := range s.names {
-		if _, err := s.floor(ctx, q); err != nil {
-			return 0, err
-		}
-	}
-	for _, q := range s.queues {
-		top = max(top, s.floors[q])
-	}
-	return top, nil
-}
-
 // waits reports whether a better moment for a purge may come.
 func (s *sweeper) waits(state stream.State, last bool) bool {
 	if s.movedAt.IsZero() {
@@ -292,217 +268,20 @@ func (s *sweeper) ripen(top uint64, last bool) uint64 {
 
 // tell shares what this worker has acked.
 func (s *sweeper) tell(created time.Time) {
-	for queue, runs := range s.ledger.settle() {
-		// A user that may not publish there is told so by the server each time.
-		if s.deaf.Add(1) > 10 {
-			s.once("deaf", "workers cannot tell each other what they have acked, and read the records instead; allow them to publish and subscribe, see Permissions in docs/operations.md")
-			continue
-		}
+	told := s.ledger.settle()
+	if len(told) == 0 {
+		return
+	}
+	// A user that may not publish there is told so by the server each time.
+	if n := s.deaf.Add(1); n > 10 && n%60 != 0 {
+		s.once("deaf", "workers cannot tell each other what they have acked, and read the records instead; allow them to publish and subscribe, see Permissions in docs/operations.md")
+		return
+	}
+	for queue, runs := range told {
 		if err := s.commands.Tell(queue, created, runs); err != nil {
 			s.log.Debug("acked commands not told", "error", err)
 		}
 	}
-}
-
-// floor is the sequence up to which the commands of a queue are acked; 0 where
-// that cannot be relied on.
-func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
-	if floor, known := s.floors[queue]; known {
-		return floor, nil
-	}
-	q, err := s.commands.Queue(ctx, queue)
-	switch {
-	case errors.Is(err, stream.ErrNoQueue):
-		s.floors[queue] = 0
-		return 0, nil
-	case err != nil:
-		return 0, err
-	}
-	s.floors[queue] = q.Floor
-	if !q.Whole {
-		s.floors[queue] = 0
-		s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
-	}
-	s.working += int64(q.Pending) + int64(q.Outstanding)
-	s.inLine = s.inLine || q.InLine
-	return s.floors[queue], nil
-}
-
-// proven returns the sequence below which every command, of one queue or of
-// all, is acked and accounted for, beginning at from, and the first that is
-// not, if it met one. Behind top it relies on the ledger alone.
-func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (below uint64, held *stream.Lying, err error) {
-	below = from
-	for range s.terms.pages {
-		if queue == "" {
-			var failed error
-			below = s.ledger.through(below, func(q string) uint64 {
-				floor, err := s.floor(ctx, q)
-				failed = errors.Join(failed, err)
-				return floor
-			})
-			if failed != nil {
-				return from, nil, failed
-			}
-		}
-		if below > top {
-			return below, nil, nil
-		}
-		page, more, err := s.commands.Page(ctx, queue, below, s.terms.page)
-		if err != nil {
-			return from, nil, err
-		}
-		n, err := s.judge(ctx, page)
-		if err != nil {
-			return from, nil, err
-		}
-		if n > 0 {
-			below = page[n-1].Seq + 1
-		}
-		if n < len(page) {
-			return below, &page[n], nil
-		}
-		if !more {
-			return below, nil, nil
-		}
-	}
-	return below, nil, nil
-}
-
-// judge returns how many commands at the beginning of a page are acked and
-// accounted for.
-func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
-	var doubtful []kvstate.Lying
-	var at []int
-	n := 0
-	for ; n < len(page); n++ {
-		l := page[n]
-		floor, err := s.floor(ctx, l.Queue)
-		if err != nil {
-			return 0, err
-		}
-		if l.Seq > floor {
-			break
-		}
-		if !s.ledger.has(l.Queue, l.Seq) {
-			doubtful, at = append(doubtful, kvstate.Lying{Seq: l.Seq, Token: l.Token}), append(at, n)
-		}
-	}
-	fates, err := s.records.Fates(ctx, doubtful)
-	if err != nil {
-		return 0, err
-	}
-	for i, f := range fates {
-		l := page[at[i]]
-		if !f.Accounted { // by a replica, which may be behind
-			if f, err = s.records.FateOf(ctx, doubtful[i]); err != nil {
-				return 0, err
-			}
-		}
-		if !f.Accounted {
-			s.once(fmt.Sprintf("sequence %d", l.Seq), fmt.Sprintf(
-				"sequence %d of queue %q (key %s) lies below what its consumer has acked, and nothing accounts for it: it stays in the stream, and no worker gets it; delete the consumer and run tallyman init --queue %s to have it delivered again", l.Seq, l.Queue, l.Token, l.Queue))
-			return at[i], nil
-		}
-		if f.Receipt != nil { // acked by whom is not known, so neither is that they are born
-			if err := s.bear(l.Token, f.Receipt); err != nil {
-				s.log.Warn("cannot submit the follow-ups of a swept receipt yet", "id", f.Receipt.ID, "error", err)
-				return at[i], nil
-			}
-		}
-	}
-	return n, nil
-}
-
-// behind deals with what is settled behind the first command that is not, which
-// is held or, if that is not known yet, the first from sequence from on. Rest are left in the
-// stream; it returns how many are left then.
-func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, rest int64, last bool) (int64, error) {
-	if first == nil {
-		page, _, err := s.commands.Page(ctx, "", from, 1)
-		if err != nil || len(page) == 0 {
-			return rest, err
-		}
-		first = &page[0]
-	}
-	held, now := *first, time.Now()
-	if held.Seq != s.held {
-		s.held, s.heldSince, s.cursor = held.Seq, now, 0
-		clear(s.passed)
-	}
-	if _, err := s.floor(ctx, held.Queue); err != nil { // so that its commands are counted
-		return rest, err
-	}
-	if rest <= s.working {
-		return rest, nil
-	}
-	if last || rest-s.working >= int64(s.terms.byQueue) || now.Sub(s.lastByQ) >= s.terms.byQueueEvery {
-		s.lastByQ = now
-		for _, q := range s.queues {
-			if q == held.Queue || s.floors[q] < held.Seq {
-				continue
-			}
-			from := max(held.Seq, s.passed[q])
-			below, _, err := s.proven(ctx, q, from, s.floors[q])
-			if err != nil {
-				return rest, err
-			}
-			if below == from {
-				continue
-			}
-			purged, err := s.commands.Purge(ctx, q, below)
-			if err != nil {
-				return rest, err
-			}
-			s.passed[q] = below
-			rest -= int64(purged)
-		}
-	}
-	if rest-s.working < int64(s.terms.single) && now.Sub(s.heldSince) < s.terms.patient && s.cursor == 0 {
-		return rest, nil
-	}
-	removed, err := s.remove(ctx, max(s.cursor, held.Seq+1))
-	return rest - int64(removed), err
-}
-
-// remove takes out commands one by one that nobody needs any more, from
-// sequence from on, as far as one round goes.
-func (s *sweeper) remove(ctx context.Context, from uint64) (removed int, err error) {
-	for range s.terms.pages {
-		page, more, err := s.commands.Page(ctx, "", from, s.terms.page)
-		if err != nil {
-			return removed, err
-		}
-		var over []uint64
-		var doubtful []kvstate.Lying
-		for _, l := range page {
-			if s.ledger.has(l.Queue, l.Seq) {
-				over = append(over, l.Seq)
-			} else {
-				doubtful = append(doubtful, kvstate.Lying{Seq: l.Seq, Token: l.Token})
-			}
-			from = l.Seq + 1
-		}
-		fates, err := s.records.Fates(ctx, doubtful)
-		if err != nil {
-			return removed, err
-		}
-		for i, f := range fates {
-			if f.Over {
-				over = append(over, doubtful[i].Seq)
-			}
-		}
-		n, err := s.commands.RemoveMany(ctx, over)
-		removed += n
-		if err != nil {
-			return removed, err
-		}
-		if s.cursor = from; !more {
-			s.cursor, s.heldSince = 0, time.Now()
-			break
-		}
-	}
-	return removed, nil
 }
 
 // report logs why a round failed: what the server denies once, and what passes quietly.
@@ -522,5 +301,5 @@ func (s *sweeper) once(what, text string) {
 		return
 	}
 	s.told[what] = true
-	s.log.Warn(strings.TrimSpace(text), "stream", s.commands.Name())
+	s.log.Warn("sweep", "stream", s.commands.Name(), "trouble", text)
 }

@@ -60,20 +60,20 @@ func (s *Store) fates(ctx context.Context, commands []Lying) ([]Fate, error) {
 	}
 	fates := make([]Fate, len(commands))
 	var unspoken []int
-	keys = keys[:0]
+	var beside []command.Token
 	for i, c := range commands {
 		r := entries[i].Record
 		if r == nil || !r.Accounts(c.Seq) {
 			unspoken = append(unspoken, i)
-			keys = append(keys, asideKeys(c.Seq)...)
+			beside = append(beside, asideKeys(c.Seq)...)
 			continue
 		}
 		fates[i] = fateOf(r)
 	}
-	if len(keys) == 0 {
+	if len(beside) == 0 {
 		return fates, nil
 	}
-	aside, err := s.ReadManyWait(ctx, keys) // at most 3*fateBatch
+	aside, err := s.ReadManyWait(ctx, beside) // at most 3*fateBatch
 	if err != nil {
 		return nil, err
 	}

@@ -69,6 +69,7 @@ func (d *denials) Write(p []byte) (int, error) {
 }
 
 func permissions(t *testing.T, removal tallyman.Removal) {
+	t.Helper()
 	users := block(t, "../../docs/operations.md", "permissions")
 	const first = "{ user: producer,"
 	if !strings.Contains(users, first) {
