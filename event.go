@@ -24,6 +24,7 @@ const (
 	EventDropped                     // a delivery whose lease had run out before it could begin
 	EventCancelled                   // an operator cancelled the command while this worker had it
 	EventFellBack                    // a damaged record; the attempt resumes from the one before it
+	EventForwarded                   // a command that lay in another shard than its id's was submitted there
 )
 
 // Event is one thing that happened to a command at this worker.
@@ -49,7 +50,7 @@ func (t EventType) String() string {
 	names := [...]string{
 		"completed", "absorbed", "retried", "parked", "takeover",
 		"handed_back", "refused", "lease_lost", "stuck", "dropped",
-		"cancelled", "fell_back",
+		"cancelled", "fell_back", "forwarded",
 	}
 	if int(t) < len(names) {
 		return names[t]

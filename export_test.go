@@ -14,10 +14,16 @@ type SweepPace struct {
 // Pace sets it.
 func (w *Worker) Pace(p SweepPace) {
 	if p.Off {
-		w.sweeper = nil
+		w.sweepers = nil
 		return
 	}
-	t := &w.sweeper.terms
+	for _, s := range w.sweepers {
+		s.pace(p)
+	}
+}
+
+func (s *sweeper) pace(p SweepPace) {
+	t := &s.terms
 	for _, f := range []struct {
 		to  *time.Duration
 		set time.Duration
@@ -36,5 +42,5 @@ func (w *Worker) Pace(p SweepPace) {
 	}
 }
 
-// Knows reports whether the worker's ledger has a sequence as acked.
-func (w *Worker) Knows(queue string, seq uint64) bool { return w.sweeper.ledger.has(queue, seq) }
+// Knows reports whether the worker's ledger of the first shard has a sequence as acked.
+func (w *Worker) Knows(queue string, seq uint64) bool { return w.sweepers[0].ledger.has(queue, seq) }

@@ -18,30 +18,39 @@ import (
 const unknownKindAttempts = 3
 
 // want is how many deliveries a fetcher may have asked for: with several
-// queues, its share of what is free.
+// fetchers, its share of what is free.
 func (w *Worker) want() int {
 	n := len(w.fetchers)
 	return (w.slots.want() + n - 1) / n
 }
 
-// wakeUp tells the fetchers that want may have grown.
+// wakeUp tells fetchers that they may ask for more.
 func (w *Worker) wakeUp() {
+	if w.rations != nil {
+		w.rations.freed()
+		return
+	}
 	for _, c := range w.wake {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		wake(c)
+	}
+}
+
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
 // take receives deliveries from a fetcher, reads their records in one request
 // and goes on when the answer is there.
-func (w *Worker) take(batch []*stream.Delivery) {
+func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 	w.slots.take(len(batch))
 	runs := make([]*run, 0, len(batch))
 	keys := make([]command.Token, 0, len(batch))
+	var strays []*run // of other shards
 	for _, d := range batch {
-		r := &run{w: w, d: d}
+		r := &run{w: w, d: d, shard: at}
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
 		r.lease = &r.held
@@ -54,8 +63,15 @@ func (w *Worker) take(batch []*stream.Delivery) {
 			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
 			continue
 		}
+		if w.pool.of(r.env.Token) != at {
+			strays = append(strays, r)
+			continue
+		}
 		runs = append(runs, r)
 		keys = append(keys, r.env.Token)
+	}
+	if len(strays) > 0 {
+		go w.forward(strays)
 	}
 	if len(runs) == 0 {
 		return
@@ -69,7 +85,7 @@ func (w *Worker) take(batch []*stream.Delivery) {
 			}
 		}
 	}
-	if err := w.pool.records.ReadMany(keys, done); err != nil {
+	if err := at.records.ReadMany(keys, done); err != nil {
 		done(nil, err)
 	}
 }
@@ -79,7 +95,7 @@ func (w *Worker) take(batch []*stream.Delivery) {
 func (r *run) judgeAnew(why error) {
 	for pause := 10 * time.Millisecond; r.lease.Held(); pause = min(2*pause, time.Second) {
 		ctx, cancel := context.WithTimeout(r.w.life, settleTime)
-		e, err := r.w.pool.records.Read(ctx, r.env.Token)
+		e, err := r.shard.records.Read(ctx, r.env.Token)
 		cancel()
 		if err == nil {
 			r.begin(e)
@@ -263,8 +279,8 @@ func (r *run) enter() {
 	r.claim = &r.shown
 	r.claim.cmd, r.claim.attempt, r.claim.saver = &r.env.Command, r.attempt, r
 	r.claim.pace = pace{every: r.route.SaveEvery, count: r.route.SaveCount}
-	r.claim.limit = r.w.pool.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
-	r.claim.largest = r.w.pool.commands.Limit()
+	r.claim.limit = r.shard.records.Limit() - stream.Reserve // the records that follow hold errors and a trail as well
+	r.claim.largest = r.shard.commands.Limit()
 	if r.base != nil {
 		r.claim.token = r.base.Token
 		r.claim.durable = point{offset: r.base.Offset, state: r.base.Checkpoint, intent: r.base.Intent}
@@ -306,7 +322,7 @@ func (w *Worker) serve(came bool) {
 
 // absorb files another copy of a command that has its outcome already.
 func (r *run) absorb() {
-	err := r.w.pool.records.Put(kvstate.AbsorbedKey(r.d.Seq), []byte(r.env.ID), true, func(revision uint64, err error) {
+	err := r.shard.records.Put(kvstate.AbsorbedKey(r.d.Seq), []byte(r.env.ID), true, func(revision uint64, err error) {
 		if err != nil {
 			r.leave("file an absorbed copy", err)
 			return
@@ -333,7 +349,7 @@ func (r *run) absorbed(revision uint64) {
 // counts on this one; it is left to its lease, to be judged anew.
 func (r *run) absorbParked(revision uint64) {
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
-	e, err := r.w.pool.records.Read(ctx, r.env.Token)
+	e, err := r.shard.records.Read(ctx, r.env.Token)
 	cancel()
 	switch {
 	case err != nil:
@@ -350,7 +366,7 @@ func (r *run) absorbParked(revision uint64) {
 func (r *run) meetRival() {
 	for _, seq := range r.base.Seqs {
 		ctx, cancel := context.WithTimeout(r.w.life, settleTime)
-		_, err := r.w.pool.commands.Get(ctx, seq)
+		_, err := r.shard.commands.Get(ctx, seq)
 		cancel()
 		switch {
 		case err == nil:
@@ -363,7 +379,7 @@ func (r *run) meetRival() {
 	}
 	// It may have been settled just now; then the record says so.
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
-	e, err := r.w.pool.records.Read(ctx, r.env.Token)
+	e, err := r.shard.records.Read(ctx, r.env.Token)
 	cancel()
 	switch {
 	case err != nil:

@@ -74,7 +74,7 @@ func TestLife(t *testing.T) {
 				t.Parallel()
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				t.Cleanup(cancel)
-				live(t, ctx, first+uint64(i), pools[0].records, pools[1].records)
+				live(t, ctx, first+uint64(i), pools[0].shards[0].records, pools[1].shards[0].records)
 			})
 		}
 	})

@@ -16,7 +16,7 @@ import (
 func (r *run) mend(e kvstate.Entry) {
 	aside := kvstate.CorruptKey(r.env.Token, e.Revision)
 	saved := make(chan error, 1)
-	err := r.w.pool.records.Put(aside, e.Raw, false, func(_ uint64, err error) { saved <- err })
+	err := r.shard.records.Put(aside, e.Raw, false, func(_ uint64, err error) { saved <- err })
 	if err == nil {
 		err = <-saved
 	}
@@ -53,7 +53,7 @@ func (r *run) before(e kvstate.Entry) (*kvstate.Record, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
 	defer cancel()
-	old, err := r.w.pool.records.Oldest(ctx, e.Key)
+	old, err := r.shard.records.Oldest(ctx, e.Key)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 const (
@@ -41,10 +42,10 @@ type pendingNote struct {
 	note  kvstate.Note
 }
 
-func newNotebook(records records, log *slog.Logger) *notebook {
+func newNotebook(of func(command.Token) *shard, log *slog.Logger) *notebook {
 	return &notebook{
 		store: func(ctx context.Context, p pendingNote, unique string) error {
-			return records.Note(ctx, p.about, unique, &p.note)
+			return of(p.about).records.Note(ctx, p.about, unique, &p.note)
 		},
 		log: log, queue: make(chan pendingNote, maxNotes),
 	}
@@ -148,6 +149,8 @@ func (r *run) note(e Event) {
 		n.What = kvstate.NoteCancelled
 	case EventFellBack:
 		n.What = kvstate.NoteFellBack
+	case EventForwarded:
+		n.What = kvstate.NoteForwarded
 	case EventParked:
 		if e.Key == "" {
 			return
@@ -158,6 +161,9 @@ func (r *run) note(e Event) {
 	}
 	if r.env.Token == "" {
 		return // malformed in a way that leaves it without an id
+	}
+	if r.w.pool.of(r.env.Token) != r.shard {
+		n.Stream = stream.Name(r.shard.name)
 	}
 	n.Worker, n.Attempt, n.Token = r.w.owner, r.attempt, r.token.Load()
 	n.Seq, n.Delivery, n.SubmittedAt = r.d.Seq, r.d.Attempts, r.d.StoredAt.UTC()

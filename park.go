@@ -59,7 +59,7 @@ func (r *run) parkAside(key command.Token, reason kvstate.Reason, why error) {
 // fileAside writes the record of a delivery that is parked under its sequence,
 // then acks. If it returns an error nothing was written.
 func (r *run) fileAside(key command.Token, rec *kvstate.Record) error {
-	return r.w.pool.records.Write(key, rec, func(revision uint64, err error) {
+	return r.shard.records.Write(key, rec, func(revision uint64, err error) {
 		switch {
 		case errors.Is(err, kvstate.ErrStale):
 			revision = 1 // it lies there from an earlier delivery; nobody else writes this key
@@ -79,7 +79,7 @@ func (r *run) fileAside(key command.Token, rec *kvstate.Record) error {
 func (r *run) tooLarge(next *kvstate.Record, err error) {
 	switch {
 	case next.State == kvstate.Completed:
-		r.park(kvstate.ReasonRejected, fmt.Errorf("the work was done, but its result of %d bytes and %d follow-ups do not fit into a receipt (limit %d bytes); store large results elsewhere and return a reference", len(next.Result), len(next.FollowUps), r.w.pool.records.Limit()))
+		r.park(kvstate.ReasonRejected, fmt.Errorf("the work was done, but its result of %d bytes and %d follow-ups do not fit into a receipt (limit %d bytes); store large results elsewhere and return a reference", len(next.Result), len(next.FollowUps), r.shard.records.Limit()))
 	case next.State == kvstate.Parked && next.Checkpoint != nil && next.Command != nil && len(next.Command.Payload) == 0:
 		r.leave("park the command", err)
 	case next.State == kvstate.Parked && next.Command != nil && len(next.Command.Payload) > 0:
@@ -102,7 +102,7 @@ func (r *run) parkBeside(next *kvstate.Record) {
 // of key, and calls then with the record that points there instead.
 func (r *run) keepPayload(key command.Token, rec *kvstate.Record, then func(*kvstate.Record)) {
 	beside := kvstate.PayloadKey(key)
-	err := r.w.pool.records.Put(beside, rec.Command.Payload, false, func(_ uint64, err error) {
+	err := r.shard.records.Put(beside, rec.Command.Payload, false, func(_ uint64, err error) {
 		if err != nil {
 			r.leave("keep the payload of a parked command", err)
 			return

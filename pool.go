@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -74,19 +75,16 @@ func ConnectOptions() []nats.Option {
 }
 
 // Pool is one named set of JetStream assets: a command stream, a bucket of
-// records and a consumer for each queue. It is safe for concurrent use.
+// records and a consumer for each queue, as often as it has shards. It is safe for concurrent use.
 type Pool struct {
 	name     string
 	link     link
-	commands commands
-	records  records
+	shards   []*shard // at least one
 	settings Settings
 
-	// What tools see, and what needs the connection itself; nil on a double.
-	nc     *nats.Conn
-	pipe   *pipeline.Pipe
-	stream *stream.Stream
-	bucket *kvstate.Store
+	// What needs the connection itself; nil on a double.
+	nc   *nats.Conn
+	pipe *pipeline.Pipe
 
 	submitOnce sync.Once
 	producer   *Producer // for follow-ups and Submit
@@ -103,6 +101,8 @@ type Topology struct {
 	// MaxBytes and MaxCommands bound the command stream. 0 leaves the bounds of
 	// a pool that exists, and gives a new one none; below 0 means no bound. A
 	// full pool refuses new commands with ErrPoolFull; it never drops old ones.
+	// Each shard gets its part, rounded up, so a pool may be full for the ids of one
+	// shard while others have room.
 	MaxBytes    int64
 	MaxCommands int64
 	// Change allows Create to alter the settings of a pool that exists. Stop
@@ -135,40 +135,116 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
 	}
 	defer pipe.Close()
-	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: topology.Replicas}); err != nil {
+	c := &creation{ctx: ctx, nc: nc, js: js, pipe: pipe, name: name, topology: topology}
+	if err := c.run(settings); err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
 	}
-	records, err := kvstate.Open(ctx, nc, js, pipe, kvstate.Config{Pool: name})
+	return nil
+}
+
+// creation is one call of Create.
+type creation struct {
+	ctx      context.Context
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	pipe     *pipeline.Pipe
+	name     string
+	topology Topology
+}
+
+func (c *creation) run(want Settings) error {
+	n, settled, err := c.planned(want)
 	if err != nil {
-		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+		return err
 	}
-	agreed, err := agree(ctx, records, settings, topology.Change)
+	want.Shards = n
+	agreed := want.WithDefaults()
+	if n > 1 {
+		if err := agreed.Validate(); err != nil {
+			return err
+		}
+		if err := eachShard(1, n, c.vacant); err != nil {
+			return err
+		}
+	}
+	agree := func(records *kvstate.Store) (Settings, error) {
+		return agree(c.ctx, records, want, c.topology.Change)
+	}
+	if settled && n > 1 {
+		// What is stored rules the other shards as well. To change it begins with the first:
+		// were the act cut off, repeating it finds what still differs.
+		if agreed, err = c.shard(0, n, agree); err != nil {
+			return err
+		}
+	}
+	marked := func(index int) error {
+		_, err := c.shard(index, n, func(records *kvstate.Store) (Settings, error) {
+			return agreed, mark(c.ctx, records, place{c.name, index}, agreed, settled)
+		})
+		return err
+	}
+	if n > 1 {
+		if err := marked(1); err != nil { // its mark says how many there are to be
+			return err
+		}
+		if err := eachShard(2, n, marked); err != nil {
+			return err
+		}
+	}
+	if settled && n > 1 {
+		return nil
+	}
+	_, err = c.shard(0, n, agree)
+	return err
+}
+
+// shard makes one of n shards: its bucket, with the settings that agree
+// stores and returns, then its stream and consumers.
+func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, error)) (Settings, error) {
+	ctx, js, name := c.ctx, c.js, shardName(c.name, index)
+	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: c.topology.Replicas}); err != nil {
+		return Settings{}, err
+	}
+	records, err := kvstate.Open(ctx, c.nc, js, c.pipe, kvstate.Config{Pool: name})
 	if err != nil {
-		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+		return Settings{}, err
 	}
-	queues := topology.Queues
+	agreed, err := agree(records)
+	if err != nil {
+		return Settings{}, err
+	}
+	if err := kvstate.AllowBatches(ctx, js, name, agreed.Commit == CommitGroup); err != nil {
+		return Settings{}, err
+	}
+	queues := c.topology.Queues
 	if len(queues) == 0 {
 		queues = []string{command.DefaultQueue}
 	}
-	if topology.Change {
+	if c.topology.Change {
 		// Queues that exist take the new lease too.
-		if s, err := stream.Open(ctx, nc, js, pipe, name); err == nil {
+		if s, err := stream.Open(ctx, c.nc, js, c.pipe, name); err == nil {
 			there, err := s.Queues(ctx)
 			if err != nil {
-				return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+				return Settings{}, err
 			}
 			for _, q := range there {
 				queues = append(queues, q.Name)
 			}
 		}
 	}
-	if err := stream.Create(ctx, js, stream.Config{
-		Pool: name, Replicas: topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: topology.MaxBytes, MaxMsgs: topology.MaxCommands, Sweep: agreed.Removal == RemovalSweep,
-	}); err != nil {
-		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+	return agreed, stream.Create(ctx, js, stream.Config{
+		Pool: name, Replicas: c.topology.Replicas, Queues: queues, Lease: agreed.Lease,
+		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
+		Sweep: agreed.Removal == RemovalSweep,
+	})
+}
+
+// portion is one of n shards' share of a limit, rounded up. 0 and below have meanings of their own.
+func portion(limit int64, n int) int64 {
+	if limit <= 0 {
+		return limit
 	}
-	return nil
+	return (limit-1)/int64(n) + 1
 }
 
 // agree stores the settings of a new pool, or brings wanted and stored ones together.
@@ -180,8 +256,10 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		}
 		agreed := want.WithDefaults()
 		if e.Raw != nil {
-			have, err := decodeSettings(e.Raw, kvstate.Version)
+			have, is, err := decodeSettings(e.Raw, kvstate.Version)
 			switch {
+			case is != (place{}):
+				return Settings{}, misplaced(place{}, is)
 			case err != nil && !change:
 				return Settings{}, err
 			case err == nil:
@@ -200,7 +278,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		if err := agreed.Validate(); err != nil {
 			return Settings{}, err
 		}
-		body, err := agreed.encode(kvstate.Version)
+		body, err := agreed.encode(place{}, kvstate.Version)
 		if err != nil {
 			return Settings{}, err
 		}
@@ -268,30 +346,41 @@ func Open(ctx context.Context, nc *nats.Conn, name string) (*Pool, error) {
 	return p, nil
 }
 
-func (p *Pool) open(ctx context.Context, js jetstream.JetStream) (err error) {
-	remedy := fmt.Sprintf("create it with: tallyman init --pool %s", p.name)
-	if p.bucket, err = kvstate.Open(ctx, p.nc, js, p.pipe, kvstate.Config{Pool: p.name}); err != nil {
-		return withRemedy(translate(err), ErrNoPool, remedy)
-	}
-	if p.stream, err = stream.Open(ctx, p.nc, js, p.pipe, p.name); err != nil {
-		return withRemedy(translate(err), ErrNoPool, remedy)
-	}
-	p.records, p.commands = p.bucket, pulling{p.stream}
-	e, err := p.bucket.Read(ctx, kvstate.KeySettings)
+func (p *Pool) open(ctx context.Context, js jetstream.JetStream) error {
+	first, e, err := p.openShard(ctx, js, 0)
 	if err != nil {
-		return translate(err)
-	}
-	if e.Raw == nil {
-		return fmt.Errorf("%w: the bucket has no settings; %s", ErrNoPool, remedy)
-	}
-	if p.settings, err = decodeSettings(e.Raw, kvstate.Version); err != nil {
 		return err
 	}
-	if sweeps := p.settings.Removal == RemovalSweep; sweeps != p.stream.Sweeps() {
-		return fmt.Errorf("%w: removal is %s, and the retention of stream %s is that of another; the pool is damaged: make the stream anew, or restore the setting in key %s", ErrSettings, p.settings.Removal, stream.Name(p.name), kvstate.KeySettings)
+	var is place
+	if p.settings, is, err = decodeSettings(e.Raw, kvstate.Version); is != (place{}) {
+		return misplaced(place{}, is)
 	}
-	p.bucket.Keep(p.settings.Retention)
+	if err != nil {
+		return err
+	}
+	first.bucket.Keep(p.settings.Retention)
+	p.shards = make([]*shard, p.settings.Shards)
+	p.shards[0] = first
+	if err := p.openOthers(ctx, js); err != nil {
+		return err
+	}
+	for _, s := range p.shards {
+		if sweeps := p.settings.Removal == RemovalSweep; sweeps != s.stream.Sweeps() {
+			return fmt.Errorf("%w: removal is %s, and the retention of stream %s is that of another; the pool is damaged: make the stream anew, or restore the setting in key %s", ErrSettings, p.settings.Removal, s.stream.Name(), kvstate.KeySettings)
+		}
+	}
+	if p.settings.Commit == CommitGroup {
+		for _, s := range p.shards {
+			s.bucket.Gather(p.ungrouped)
+			s.stream.Gather(p.ungrouped)
+		}
+	}
 	return nil
+}
+
+// ungrouped tells that writes go one by one although the settings say otherwise.
+func (p *Pool) ungrouped(err error) {
+	slog.Default().Warn("writes are committed one by one for now; repeat tallyman init to have them grouped", "pool", p.name, "error", err)
 }
 
 const (
@@ -358,27 +447,12 @@ func (p *Pool) Name() string { return p.name }
 // Settings returns what the participants of the pool agreed on.
 func (p *Pool) Settings() Settings { return p.settings }
 
-// Shard is one pair of command stream and bucket, for tools that look behind the scenes.
-type Shard struct {
-	Index    int
-	Commands *stream.Stream
-	Records  *kvstate.Store
-}
-
-// Shards returns every shard of the pool, in order. A pool that is not sharded has one.
-func (p *Pool) Shards() []Shard {
-	return []Shard{{Commands: p.stream, Records: p.bucket}}
-}
-
-// ShardOf returns the shard where the command with this token, and its record, lie.
-func (p *Pool) ShardOf(command.Token) Shard { return p.Shards()[0] }
-
 // Commands returns the command stream of the pool's first shard, for tools that look behind the scenes.
-func (p *Pool) Commands() *stream.Stream { return p.stream }
+func (p *Pool) Commands() *stream.Stream { return p.shards[0].stream }
 
 // Records returns the bucket of the pool's first shard, which also holds what
 // belongs to the pool as a whole, for tools that look behind the scenes.
-func (p *Pool) Records() *kvstate.Store { return p.bucket }
+func (p *Pool) Records() *kvstate.Store { return p.shards[0].bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,
 // which is so for commands that no worker has written about yet.
@@ -387,7 +461,7 @@ func (p *Pool) Find(ctx context.Context, id string) (*kvstate.Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tallyman: find: %w", err)
 	}
-	e, err := p.records.Read(ctx, token)
+	e, err := p.of(token).records.Read(ctx, token)
 	if err != nil {
 		return nil, fmt.Errorf("tallyman: find %q: %w", id, translate(err))
 	}

@@ -50,11 +50,10 @@ type Producer struct {
 	cfg    ProducerConfig
 	window chan struct{}
 
-	mu      sync.Mutex
-	waiting []*submission            // for the next batch of record reads
-	reading int                      // batches of record reads under way
-	flying  map[*submission]struct{} // each has a place in the window
-	closed  bool
+	mu     sync.Mutex
+	lanes  []lane                   // by shard
+	flying map[*submission]struct{} // each has a place in the window
+	closed bool
 
 	work sync.WaitGroup // goroutines of submissions that need more than one try
 	life context.Context
@@ -72,7 +71,7 @@ func (p *Pool) NewProducer(cfg ProducerConfig) *Producer {
 	life, end := context.WithCancel(context.Background())
 	return &Producer{
 		pool: p, cfg: cfg, window: make(chan struct{}, cfg.Window), life: life, end: end,
-		flying: map[*submission]struct{}{},
+		lanes: make([]lane, len(p.shards)), flying: map[*submission]struct{}{},
 	}
 }
 
@@ -164,6 +163,10 @@ func (p *Producer) Submit(ctx context.Context, c Command) (Submission, error) {
 // of the producer, and must not block. If
 // SubmitAsync itself returns an error, nothing was submitted and done is not called.
 func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submission, error)) error {
+	return p.submit(ctx, c, nil, done)
+}
+
+func (p *Producer) submit(ctx context.Context, c Command, m *many, done func(Submission, error)) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("tallyman: submit %q: nothing was sent: %w", c.ID, context.Cause(ctx))
 	}
@@ -171,8 +174,8 @@ func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submiss
 	if err != nil {
 		return fmt.Errorf("tallyman: submit: %w", err)
 	}
-	if n := len(env.Payload); n > p.pool.commands.Limit() {
-		return fmt.Errorf("tallyman: submit %q: %w: the payload has %d bytes, the limit is %d; store the body elsewhere and submit a reference", c.ID, ErrTooLarge, n, p.pool.commands.Limit())
+	if n := len(env.Payload); n > p.pool.shards[0].commands.Limit() {
+		return fmt.Errorf("tallyman: submit %q: %w: the payload has %d bytes, the limit is %d; store the body elsewhere and submit a reference", c.ID, ErrTooLarge, n, p.pool.shards[0].commands.Limit())
 	}
 	select {
 	case p.window <- struct{}{}:
@@ -189,7 +192,7 @@ func (p *Producer) SubmitAsync(ctx context.Context, c Command, done func(Submiss
 		<-p.window
 		return fmt.Errorf("tallyman: submit %q: the producer is closed", c.ID)
 	}
-	s := &submission{p: p, ctx: ctx, env: env, done: done}
+	s := &submission{p: p, home: p.pool.of(env.Token), ctx: ctx, env: env, done: done, many: m}
 	s.start()
 	return nil
 }
@@ -209,6 +212,9 @@ func (p *Producer) SubmitMany(ctx context.Context, commands iter.Seq[Command], r
 		defer mu.Unlock()
 		report(i, s, err)
 	}
+	m := new(many)
+	stop := context.AfterFunc(ctx, func() { p.giveUpMany(m, context.Cause(ctx)) })
+	defer stop()
 	defer pending.Wait()
 	next := 0
 	for c := range commands {
@@ -218,9 +224,9 @@ func (p *Producer) SubmitMany(ctx context.Context, commands iter.Seq[Command], r
 			return fmt.Errorf("tallyman: submit many: %w", context.Cause(ctx))
 		}
 		pending.Add(1)
-		if err := p.SubmitAsync(ctx, c, func(s Submission, err error) {
-			defer pending.Done()
+		if err := p.submit(ctx, c, m, func(s Submission, err error) {
 			tell(i, s, err)
+			pending.Done()
 		}); err != nil {
 			pending.Done()
 			tell(i, Submission{ID: c.ID}, err)

@@ -26,7 +26,7 @@ func (r *run) save(ctx context.Context, _ *Claim, p *point) (token uint64, err e
 		// The end of the handler's context stops further tries, but does not cut
 		// this one off: what is stored must be known.
 		sure, done := context.WithTimeout(r.w.life, settleTime)
-		revision, err := r.w.pool.records.WriteWait(sure, r.env.Token, next)
+		revision, err := r.shard.records.WriteWait(sure, r.env.Token, next)
 		if err == nil {
 			done()
 			failAt("after-progress", r.env.ID)
@@ -38,7 +38,7 @@ func (r *run) save(ctx context.Context, _ *Claim, p *point) (token uint64, err e
 			return 0, fmt.Errorf("%s: %w", what, translate(err))
 		}
 		// Whatever it was, the stored record decides.
-		e, readErr := r.w.pool.records.Read(sure, r.env.Token)
+		e, readErr := r.shard.records.Read(sure, r.env.Token)
 		done()
 		switch {
 		case readErr == nil && r.doubt != nil && sameWrite(e.Record, r.doubt):
@@ -109,14 +109,25 @@ func (r *run) supersededBy(rec *kvstate.Record) error {
 // owner, the lease is lost and nothing is sent, since the server would extend
 // the new owner's lease.
 func (w *Worker) beat(due []*lease.Lease) {
-	for len(due) > 0 {
-		n := min(len(due), kvstate.MaxBatch)
-		w.beatSome(due[:n])
-		due = due[n:]
+	for _, s := range w.pool.shards {
+		of := due
+		if len(w.pool.shards) > 1 {
+			of = nil
+			for _, l := range due {
+				if l.Holder.(*run).shard == s {
+					of = append(of, l)
+				}
+			}
+		}
+		for len(of) > 0 {
+			n := min(len(of), kvstate.MaxBatch)
+			w.beatSome(s, of[:n])
+			of = of[n:]
+		}
 	}
 }
 
-func (w *Worker) beatSome(due []*lease.Lease) {
+func (w *Worker) beatSome(s *shard, due []*lease.Lease) {
 	keys := make([]command.Token, len(due))
 	for i, l := range due {
 		keys[i] = l.Holder.(*run).env.Token
@@ -124,7 +135,7 @@ func (w *Worker) beatSome(due []*lease.Lease) {
 			keys[i] = kvstate.KeySettings // being parked as malformed: there is no record to look at
 		}
 	}
-	err := w.pool.records.ReadMany(keys, func(entries []kvstate.Entry, err error) {
+	err := s.records.ReadMany(keys, func(entries []kvstate.Entry, err error) {
 		if err != nil {
 			w.log.Warn("heartbeat: cannot read records", "error", err)
 			return // it is due again soon, and trust ends by itself

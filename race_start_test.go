@@ -50,7 +50,7 @@ func TestWorker_StartsNoHandlerAfterNotAfter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := accepted(pool.commands.Publish, env); err != nil {
+		if _, err := accepted(pool.shards[0].commands.Publish, env); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

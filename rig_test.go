@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,10 +65,14 @@ func (r *rig) submit(t testing.TB, c tallyman.Command) tallyman.Submission {
 	return sub
 }
 
-// entry reads what the bucket holds.
+// entry reads what the bucket holds: that of the id's shard, or the first for what is the pool's.
 func (r *rig) entry(t testing.TB, key command.Token) kvstate.Entry {
 	t.Helper()
-	e, err := r.Records().Read(r.ctx, key)
+	in := r.Records()
+	if !strings.HasPrefix(string(key), "_") {
+		in = r.ShardOf(key).Records
+	}
+	e, err := in.Read(r.ctx, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,13 +101,15 @@ func (r *rig) recordAt(t testing.TB, key command.Token, ok func(*kvstate.Record)
 
 func parked(r *kvstate.Record) bool { return r.State == kvstate.Parked }
 
-// emptied waits until nothing is left in the command stream.
+// emptied waits until nothing is left in any command stream.
 func (r *rig) emptied(t testing.TB) {
 	t.Helper()
-	eventually(t, r.ctx, "an empty command stream", func() bool {
-		st, err := r.Commands().State(r.ctx)
-		return err == nil && st.Messages == 0
-	})
+	for _, s := range r.Shards() {
+		eventually(t, r.ctx, "an empty command stream", func() bool {
+			st, err := s.Commands.State(r.ctx)
+			return err == nil && st.Messages == 0
+		})
+	}
 }
 
 // publish sends a command as any NATS client would, and returns its sequence.

@@ -23,6 +23,7 @@ import (
 type run struct {
 	w     *Worker
 	d     *stream.Delivery
+	shard *shard // where the delivery lies, and its record
 	env   command.Envelope
 	lease *lease.Lease
 

@@ -57,7 +57,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 		for range 2 {
 			r := claimed(t, "a")
 			r.Revision = over
-			if err := s.records.Write("a", r, func(_ uint64, err error) { outcomes <- err }); err != nil {
+			if err := s.shards[0].records.Write("a", r, func(_ uint64, err error) { outcomes <- err }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -144,7 +144,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 	"two revisions are kept, and the older one can be read": func(t *testing.T, s *seam) {
 		oldest := func() uint64 {
 			t.Helper()
-			e, err := s.records.Oldest(s.ctx, "a")
+			e, err := s.shards[0].records.Oldest(s.ctx, "a")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 		}
 	},
 	"a note is kept under a key of its own": func(t *testing.T, s *seam) {
-		if err := s.records.Note(s.ctx, "a", "u", &kvstate.Note{What: kvstate.NoteDropped, Worker: "w"}); err != nil {
+		if err := s.shards[0].records.Note(s.ctx, "a", "u", &kvstate.Note{What: kvstate.NoteDropped, Worker: "w"}); err != nil {
 			t.Fatal(err)
 		}
 		if e := s.read(t, kvstate.NoteKey("a", "u")); !strings.Contains(string(e.Raw), `"worker":"w"`) {
@@ -188,7 +188,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 	},
 	"none and too many are not read": func(t *testing.T, s *seam) {
 		for _, n := range []int{0, kvstate.MaxBatch + 1} {
-			if err := s.records.ReadMany(make([]command.Token, n), nil); err == nil {
+			if err := s.shards[0].records.ReadMany(make([]command.Token, n), nil); err == nil {
 				t.Errorf("%d keys were read", n)
 			}
 		}
@@ -203,7 +203,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 	},
 	"a record that is too large is not sent": func(t *testing.T, s *seam) {
 		r := claimed(t, "a")
-		r.Checkpoint = []byte(strings.Repeat("x", s.records.Limit()))
+		r.Checkpoint = []byte(strings.Repeat("x", s.shards[0].records.Limit()))
 		if _, err := s.tryWrite(r, 0); !errors.Is(err, kvstate.ErrTooLarge) {
 			t.Errorf("got %v, want ErrTooLarge", err)
 		}
@@ -213,7 +213,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 	},
 	"a probe is stored": func(t *testing.T, s *seam) {
 		probed := make(chan error, 1)
-		if err := s.records.Probe(kvstate.ProbeKey("w"), func(err error) { probed <- err }); err != nil {
+		if err := s.shards[0].records.Probe(kvstate.ProbeKey("w"), func(err error) { probed <- err }); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-probed; err != nil {
@@ -231,7 +231,7 @@ var commandBehaviours = map[string]func(*testing.T, *seam){
 		before := time.Now()
 		d := s.next(t, s.fetch(t), "a", 1)
 		if d.Seq != ok.Sequence || d.Queue != command.DefaultQueue || d.Kind != "k" || string(d.Payload) != "payload of a" ||
-			d.Header.Get(command.HeaderID) != "a" || d.Header.Get(command.HeaderDigest) == "" || d.Subject() != stream.Subject(s.name, d.Queue, "k", "a") {
+			d.Header.Get(command.HeaderID) != "" || d.Header.Get(command.HeaderDigest) == "" || d.Subject() != stream.Subject(s.name, d.Queue, "k", "a") {
 			t.Errorf("got %+v", d)
 		}
 		if d.LeaseFrom.Before(before) || d.LeaseFrom.After(time.Now()) {
@@ -279,25 +279,25 @@ var commandBehaviours = map[string]func(*testing.T, *seam){
 		if err := s.send("other", "a", "", "any"); err != nil {
 			t.Fatal(err)
 		}
-		found, err := s.commands.Find(s.ctx, "a")
+		found, err := s.shards[0].commands.Find(s.ctx, "a")
 		if err != nil || found.Kind != "other" || found.Seq != 1 || string(found.Payload) != "any" || found.Token != "a" {
 			t.Errorf("got %+v, %v", found, err)
 		}
-		if got, err := s.commands.Get(s.ctx, 1); err != nil || got.Subject != found.Subject {
+		if got, err := s.shards[0].commands.Get(s.ctx, 1); err != nil || got.Subject != found.Subject {
 			t.Errorf("got %+v, %v", got, err)
 		}
-		if _, err := s.commands.Find(s.ctx, "b"); !errors.Is(err, stream.ErrNotFound) {
+		if _, err := s.shards[0].commands.Find(s.ctx, "b"); !errors.Is(err, stream.ErrNotFound) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
-		if _, err := s.commands.Get(s.ctx, 2); !errors.Is(err, stream.ErrNotFound) {
+		if _, err := s.shards[0].commands.Get(s.ctx, 2); !errors.Is(err, stream.ErrNotFound) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	},
 	"a queue has the lease of the pool": func(t *testing.T, s *seam) {
-		if q, err := s.commands.Queue(s.ctx, command.DefaultQueue); err != nil || q.Lease != seamSettings.Lease {
+		if q, err := s.shards[0].commands.Queue(s.ctx, command.DefaultQueue); err != nil || q.Lease != seamSettings.Lease {
 			t.Errorf("got %+v, %v", q, err)
 		}
-		if _, err := s.commands.Queue(s.ctx, "none"); !errors.Is(err, stream.ErrNoQueue) {
+		if _, err := s.shards[0].commands.Queue(s.ctx, "none"); !errors.Is(err, stream.ErrNoQueue) {
 			t.Errorf("got %v, want ErrNoQueue", err)
 		}
 	},

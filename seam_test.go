@@ -26,7 +26,7 @@ func (d doubled) NewFetcher(cfg stream.FetchConfig) fetcher { return d.Commands.
 
 // onDouble is the pool as the process behind a handle of the double has it open.
 func onDouble(h *memory.Handle, settings Settings) *Pool {
-	return &Pool{name: "main", link: h, records: h.Records(), commands: doubled{h.Commands()}, settings: settings}
+	return &Pool{name: "main", link: h, shards: []*shard{{name: "main", records: h.Records(), commands: doubled{h.Commands()}}}, settings: settings}
 }
 
 // seam is a pool, whatever lies behind it, and the hand of an operator.
@@ -185,12 +185,12 @@ func (s *seam) write(t *testing.T, r *kvstate.Record, over uint64) uint64 {
 func (s *seam) tryWrite(r *kvstate.Record, over uint64) (uint64, error) {
 	next := *r
 	next.Revision = over
-	return s.records.WriteWait(s.ctx, command.Token(r.ID), &next)
+	return s.shards[0].records.WriteWait(s.ctx, command.Token(r.ID), &next)
 }
 
 func (s *seam) read(t *testing.T, key command.Token) kvstate.Entry {
 	t.Helper()
-	e, err := s.records.Read(s.ctx, key)
+	e, err := s.shards[0].records.Read(s.ctx, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func (s *seam) readOnce(t *testing.T, keys []command.Token) []kvstate.Entry {
 		err     error
 	}
 	answers := make(chan answer, 1)
-	if err := s.records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
+	if err := s.shards[0].records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
 		t.Fatal(err)
 	}
 	a := <-answers
@@ -236,7 +236,7 @@ func (s *seam) put(t *testing.T, key command.Token, value string, expire bool) u
 		err      error
 	}
 	answers := make(chan answer, 1)
-	if err := s.records.Put(key, []byte(value), expire, func(revision uint64, err error) { answers <- answer{revision, err} }); err != nil {
+	if err := s.shards[0].records.Put(key, []byte(value), expire, func(revision uint64, err error) { answers <- answer{revision, err} }); err != nil {
 		t.Fatal(err)
 	}
 	a := <-answers
@@ -275,7 +275,7 @@ func (s *seam) tryPublish(id string) (stream.Accepted, error) {
 	if err != nil {
 		return stream.Accepted{}, err
 	}
-	return accepted(s.commands.Publish, env)
+	return accepted(s.shards[0].commands.Publish, env)
 }
 
 // accepted publishes and waits for the outcome.
@@ -296,7 +296,7 @@ func accepted(publish func(command.Envelope, func(stream.Accepted, error)) error
 func (s *seam) fetch(t *testing.T) <-chan *stream.Delivery {
 	t.Helper()
 	deliveries := make(chan *stream.Delivery, 100)
-	f := s.commands.NewFetcher(stream.FetchConfig{
+	f := s.shards[0].commands.NewFetcher(stream.FetchConfig{
 		Queue: command.DefaultQueue, Expires: time.Second,
 		Want: func() int { return 10 },
 		Wake: make(chan struct{}),
@@ -335,7 +335,7 @@ func (s *seam) next(t *testing.T, from <-chan *stream.Delivery, id string, attem
 func (s *seam) gone(t *testing.T, seq uint64) {
 	t.Helper()
 	for {
-		if _, err := s.commands.Get(s.ctx, seq); isOneOf(err, stream.ErrNotFound) {
+		if _, err := s.shards[0].commands.Get(s.ctx, seq); isOneOf(err, stream.ErrNotFound) {
 			return
 		}
 		if sleep(s.ctx, 5*time.Millisecond) != nil {

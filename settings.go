@@ -143,7 +143,7 @@ func (s Settings) Require(want Settings) error {
 	case want.Retention != 0 && want.Retention != s.Retention:
 		return differ("retention", "--retention", s.Retention, want.Retention)
 	case want.Shards != 0 && want.Shards != s.Shards:
-		return differ("shards", "--shards", s.Shards, want.Shards)
+		return fmt.Errorf("%w: %d shards are wanted, the pool has %d; drop the setting here, or spread the pool anew with: tallyman reshard (see docs/operations.md)", ErrSettings, want.Shards, s.Shards)
 	case want.Removal != "" && want.Removal != s.Removal:
 		return errRemoval(s.Removal)
 	case want.Commit != "" && want.Commit != s.Commit:
@@ -191,10 +191,23 @@ type storedSettings struct {
 	Shards        int    `json:"shards,omitempty"`
 	Removal       string `json:"removal,omitempty"`
 	Commit        string `json:"commit,omitempty"`
+	ShardOf       string `json:"shard_of,omitempty"` // see place
+	Shard         int    `json:"shard,omitempty"`
 }
 
-func (s Settings) encode(recordVersion int) ([]byte, error) {
+// place says of which pool a bucket is a shard. It is stored with the settings
+// in each bucket but the first. The zero value is a pool's first, or only, bucket.
+type place struct {
+	pool  string
+	index int
+}
+
+// String names the pool as which the shard is laid out.
+func (p place) String() string { return shardName(p.pool, p.index) }
+
+func (s Settings) encode(at place, recordVersion int) ([]byte, error) {
 	return json.MarshalIndent(storedSettings{
+		ShardOf: at.pool, Shard: at.index,
 		Version: s.version(), RecordVersion: recordVersion, Digest: digestAlgorithm,
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
 		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
@@ -202,18 +215,19 @@ func (s Settings) encode(recordVersion int) ([]byte, error) {
 	}, "", "  ")
 }
 
-func decodeSettings(data []byte, recordVersion int) (Settings, error) {
+func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
 	var in storedSettings
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Settings{}, fmt.Errorf("%w: the stored settings are no JSON: %w; restore key _pool or run tallyman init --change", ErrSettings, err)
+		return Settings{}, place{}, fmt.Errorf("%w: the stored settings are no JSON: %w; restore key _pool or run tallyman init --change", ErrSettings, err)
 	}
+	at := place{in.ShardOf, in.Shard}
 	switch {
 	case in.Version < 1 || in.Version > settingsVersion:
-		return Settings{}, fmt.Errorf("%w: the pool's settings have version %d, this program knows those up to %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
+		return Settings{}, at, fmt.Errorf("%w: the pool's settings have version %d, this program knows those up to %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
 	case in.RecordVersion != recordVersion:
-		return Settings{}, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, recordVersion)
+		return Settings{}, at, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, recordVersion)
 	case in.Digest != digestAlgorithm:
-		return Settings{}, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, digestAlgorithm)
+		return Settings{}, at, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, digestAlgorithm)
 	}
 	out := Settings{
 		MaxAttempts: in.MaxAttempts,
@@ -230,9 +244,9 @@ func decodeSettings(data []byte, recordVersion int) (Settings, error) {
 	} {
 		d, err := time.ParseDuration(f.value)
 		if err != nil {
-			return Settings{}, fmt.Errorf("%w: %s of the stored settings: %w", ErrSettings, f.name, err)
+			return Settings{}, at, fmt.Errorf("%w: %s of the stored settings: %w", ErrSettings, f.name, err)
 		}
 		*f.to = d
 	}
-	return out, out.Validate()
+	return out, at, out.Validate()
 }

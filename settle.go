@@ -136,7 +136,7 @@ func (r *run) stillborn(c command.Command, n int, why error) error {
 	ctx, cancel := context.WithTimeout(r.w.life, settleTime)
 	defer cancel()
 	key := kvstate.FollowUpConflictKey(r.env.Token, n)
-	_, err = r.w.pool.records.WriteWait(ctx, key, rec)
+	_, err = r.shard.records.WriteWait(ctx, key, rec)
 	if errors.Is(err, kvstate.ErrStale) {
 		return nil // parked by an earlier try
 	}
@@ -150,7 +150,7 @@ func (r *run) ack(proof command.Proof, e Event) {
 	if err := r.d.Ack(proof); err != nil {
 		r.w.log.Warn("ack not sent, the command comes again and is absorbed", "id", r.env.ID, "error", err)
 	} else {
-		r.w.sweeper.acked(r.d.Queue, r.d.Seq, e.Type == EventParked || r.base != nil && r.base.State == kvstate.Parked)
+		r.w.sweeperOf(r.shard).acked(r.d.Queue, r.d.Seq, e.Type == EventParked || r.base != nil && r.base.State == kvstate.Parked)
 	}
 	r.observe(e)
 	r.finish()
@@ -228,7 +228,7 @@ func (r *run) nakIfHeld(delay time.Duration) {
 // commit writes the record over the revision that this run has seen, and calls
 // then once that is durable. If it cannot be, the run ends without then.
 func (r *run) commit(next *kvstate.Record, then func(revision uint64)) {
-	err := r.w.pool.records.Write(r.env.Token, next, func(revision uint64, err error) {
+	err := r.shard.records.Write(r.env.Token, next, func(revision uint64, err error) {
 		if err != nil {
 			go r.clarify(next, err, then)
 			return
@@ -252,7 +252,7 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.w.life, settleTime)
-		e, readErr := r.w.pool.records.Read(ctx, r.env.Token)
+		e, readErr := r.shard.records.Read(ctx, r.env.Token)
 		cancel()
 		if readErr == nil {
 			switch {
@@ -303,7 +303,7 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 		}
 		ctx, cancel = context.WithTimeout(r.w.life, settleTime)
 		var revision uint64
-		revision, err = r.w.pool.records.WriteWait(ctx, r.env.Token, next)
+		revision, err = r.shard.records.WriteWait(ctx, r.env.Token, next)
 		cancel()
 		if err == nil {
 			then(revision)

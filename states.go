@@ -13,7 +13,7 @@ import (
 const statesBatch = 256
 
 // States tells where each of the given commands stands, in the same order,
-// with one request for many of them. A command that no worker has written about
+// with one request to each shard for many of them. A command that no worker has written about
 // yet, or that the pool does not know, has the empty state.
 //
 // A state that is final is durable and stays; any other is a hint, since a
@@ -32,38 +32,54 @@ func (p *Pool) States(ctx context.Context, ids []string) ([]State, error) {
 }
 
 func (p *Pool) states(ctx context.Context, ids []string) ([]State, error) {
-	keys := make([]command.Token, len(ids))
+	type request struct {
+		keys []command.Token
+		of   []int // indices of their ids
+	}
+	requests := make([]request, len(p.shards))
 	for i, id := range ids {
 		token, err := dedupe.Token(id)
 		if err != nil {
 			return nil, err
 		}
-		keys[i] = token
+		r := &requests[p.of(token).index]
+		r.keys, r.of = append(r.keys, token), append(r.of, i)
 	}
 	type answer struct {
+		of      []int
 		entries []kvstate.Entry
 		err     error
 	}
-	answers := make(chan answer, 1)
-	if err := p.records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
-		return nil, translate(err)
-	}
-	select {
-	case a := <-answers:
-		if a.err != nil {
-			return nil, translate(a.err)
+	answers := make(chan answer, len(requests))
+	asked := 0
+	for i, r := range requests {
+		if len(r.keys) == 0 {
+			continue
 		}
-		states := make([]State, len(ids))
-		for i, e := range a.entries {
-			if e.Err != nil {
-				return nil, fmt.Errorf("the record of %q is damaged: %w; see tallyman show", ids[i], e.Err)
-			}
-			if e.Record != nil {
-				states[i] = e.Record.State
-			}
+		asked++
+		done := func(entries []kvstate.Entry, err error) { answers <- answer{r.of, entries, err} }
+		if err := p.shards[i].records.ReadMany(r.keys, done); err != nil {
+			return nil, translate(err)
 		}
-		return states, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
+	states := make([]State, len(ids))
+	for range asked {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				return nil, translate(a.err)
+			}
+			for i, e := range a.entries {
+				if e.Err != nil {
+					return nil, fmt.Errorf("the record of %q is damaged: %w; see tallyman show", ids[a.of[i]], e.Err)
+				}
+				if e.Record != nil {
+					states[a.of[i]] = e.Record.State
+				}
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return states, nil
 }

@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// maxReading is how many batches of record reads a producer has under way.
-	// While they are, further submissions gather for the next one, so batches
-	// grow with the load and nobody waits for a timer.
+	// maxReading is how many batches of record reads a producer has under way,
+	// in all shards together but at least one in each. While they are, further
+	// submissions gather for the next one, so batches grow with the load and nobody
+	// waits for a timer, nor for a shard that is away.
 	maxReading = 4
 	// maxReadBatch bounds one batch of reads.
 	maxReadBatch = 256
@@ -38,17 +39,55 @@ const (
 // up its place in the window when the answer has come, or is overdue.
 type submission struct {
 	p    *Producer
+	home *shard
 	ctx  context.Context
 	env  command.Envelope
 	done func(Submission, error)
 	told atomic.Bool // done has been called, or is about to be
-	stop func() bool // of the watch over ctx
+
+	// Of the watch over ctx: its own, or that of the call of SubmitMany it belongs to.
+	unwatch   func() bool
+	many      *many
+	unwatched atomic.Bool
 }
+
+// many is one call of SubmitMany. It watches over its context for all of its submissions.
+type many struct{ _ byte }
 
 // start sends the submission on its way.
 func (s *submission) start() {
-	s.stop = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
+	if s.many == nil {
+		s.unwatch = context.AfterFunc(s.ctx, func() { s.giveUp(context.Cause(s.ctx)) })
+	}
 	s.p.enqueue(s)
+	if s.many != nil && s.ctx.Err() != nil && s.stop() { // it ended before this one was to be found
+		s.giveUp(context.Cause(s.ctx))
+	}
+}
+
+// stop ends the watch over ctx. It reports false if it has ended before.
+func (s *submission) stop() bool {
+	if s.many == nil {
+		return s.unwatch()
+	}
+	return s.unwatched.CompareAndSwap(false, true)
+}
+
+// giveUpMany gives up what is under way of a call of SubmitMany whose context has ended.
+func (p *Producer) giveUpMany(m *many, why error) {
+	p.mu.Lock()
+	var left []*submission
+	for s := range p.flying {
+		if s.many == m {
+			left = append(left, s)
+		}
+	}
+	p.mu.Unlock()
+	for _, s := range left {
+		if s.stop() {
+			s.giveUp(why)
+		}
+	}
 }
 
 // giveUp tells the caller, if nobody has yet, that the outcome is not known.
@@ -80,38 +119,48 @@ func (p *Producer) enqueue(s *submission) {
 		return
 	}
 	p.flying[s] = struct{}{}
-	p.waiting = append(p.waiting, s)
-	batch := p.nextLocked()
+	lane := &p.lanes[s.home.index]
+	lane.waiting = append(lane.waiting, s)
+	batch := p.nextLocked(lane)
 	p.mu.Unlock()
 	p.read(batch)
 }
 
+// lane is what goes to one shard.
+type lane struct {
+	waiting []*submission // for the next batch of record reads
+	reading int           // batches of record reads under way
+}
+
 // nextLocked takes the next batch to read, nil if there is none or enough are under way.
-func (p *Producer) nextLocked() []*submission {
-	if p.reading >= maxReading || len(p.waiting) == 0 {
+func (p *Producer) nextLocked(l *lane) []*submission {
+	if l.reading >= max(maxReading/len(p.lanes), 1) || len(l.waiting) == 0 {
 		return nil
 	}
-	n := min(len(p.waiting), maxReadBatch)
-	batch := p.waiting[:n:n]
-	if p.waiting = p.waiting[n:]; len(p.waiting) == 0 {
-		p.waiting = nil
+	n := min(len(l.waiting), maxReadBatch)
+	batch := l.waiting[:n:n]
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 {
+		l.waiting = nil
 	}
-	p.reading++
+	l.reading++
 	return batch
 }
 
+// read reads the records of submissions that go to the same shard.
 func (p *Producer) read(batch []*submission) {
 	if batch == nil {
 		return
 	}
+	home := batch[0].home
 	keys := make([]command.Token, len(batch))
 	for i, s := range batch {
 		keys[i] = s.env.Token
 	}
 	done := func(entries []kvstate.Entry, err error) {
 		p.mu.Lock()
-		p.reading--
-		next := p.nextLocked()
+		lane := &p.lanes[home.index]
+		lane.reading--
+		next := p.nextLocked(lane)
 		p.mu.Unlock()
 		p.read(next)
 		for i, s := range batch {
@@ -127,7 +176,7 @@ func (p *Producer) read(batch []*submission) {
 			}
 		}
 	}
-	if err := p.pool.records.ReadMany(keys, done); err != nil {
+	if err := home.records.ReadMany(keys, done); err != nil {
 		done(nil, err)
 	}
 }
@@ -151,7 +200,7 @@ func (s *submission) publish() {
 		s.fail(errUnconfirmed(s.env.ID, context.Cause(s.ctx)))
 		return
 	}
-	err := s.p.pool.commands.Publish(s.env, func(ok stream.Accepted, err error) {
+	err := s.home.commands.Publish(s.env, func(ok stream.Accepted, err error) {
 		if err == nil && !ok.Repeated {
 			s.finish(ok.Sequence, false, "")
 			return
@@ -196,7 +245,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval = 20 * time.Millisecond
 	pause.MaxInterval = time.Second
-	publish := s.p.pool.commands.Publish
+	publish := s.home.commands.Publish
 	var full error // what the server said when it last refused for want of room
 	for {
 		if last == nil || errors.Is(last, stream.ErrRepeated) {
@@ -205,7 +254,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 				return
 			}
 			if errors.Is(err, errGone) {
-				publish = s.p.pool.commands.Republish // under the same message id it would be swallowed again
+				publish = s.home.commands.Republish // under the same message id it would be swallowed again
 			}
 			last = err
 		}
@@ -229,7 +278,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 			return
 		}
 		// The record may have appeared meanwhile, by our own earlier try even.
-		if e, err := s.p.pool.records.Read(ctx, s.env.Token); err != nil {
+		if e, err := s.home.records.Read(ctx, s.env.Token); err != nil {
 			if !refused || ctx.Err() == nil { // else nothing was sent since
 				last = err
 			}
@@ -251,7 +300,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 // if it was settled meanwhile, in its record. A command leaves the stream after
 // its record is stored, so errGone means that it was taken out by hand.
 func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err error) {
-	stored, err := s.p.pool.commands.Find(ctx, s.env.Token)
+	stored, err := s.home.commands.Find(ctx, s.env.Token)
 	switch {
 	case err == nil && s.p.pool.settings.Removal == RemovalSweep:
 		if settled, err = s.compareWithSettled(ctx, stored); settled || err != nil {
@@ -272,7 +321,7 @@ func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err er
 	case !errors.Is(err, stream.ErrNotFound):
 		return false, err
 	}
-	e, err := s.p.pool.records.Read(ctx, s.env.Token)
+	e, err := s.home.records.Read(ctx, s.env.Token)
 	if err != nil {
 		return false, err
 	}
@@ -287,7 +336,7 @@ func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err er
 // awaits the sweep, so that the record knows more than it does. ErrRepeated
 // means that the copy was parked and is about to make room.
 func (s *submission) compareWithSettled(ctx context.Context, first stream.Stored) (settled bool, err error) {
-	e, err := s.p.pool.records.Read(ctx, s.env.Token)
+	e, err := s.home.records.Read(ctx, s.env.Token)
 	if err != nil {
 		return false, err
 	}
@@ -295,7 +344,7 @@ func (s *submission) compareWithSettled(ctx context.Context, first stream.Stored
 		s.compare(e.Record)
 		return true, nil
 	}
-	malformed, err := s.p.pool.records.Read(ctx, kvstate.MalformedKey(first.Seq))
+	malformed, err := s.home.records.Read(ctx, kvstate.MalformedKey(first.Seq))
 	if err == nil && malformed.Raw != nil {
 		err = stream.ErrRepeated
 	}

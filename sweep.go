@@ -94,20 +94,36 @@ type sweeper struct {
 	inLine  bool  // in one of them there may be commands that wait to be delivered again
 }
 
-// newSweeper returns nil if acks take commands out, or there is no server.
-func newSweeper(w *Worker) *sweeper {
-	p := w.pool
-	if p.settings.Removal != RemovalSweep || p.stream == nil {
+// newSweepers returns one for each shard, and none if acks take commands out,
+// or there is no server.
+func newSweepers(w *Worker) []*sweeper {
+	if w.pool.settings.Removal != RemovalSweep || w.pool.shards[0].stream == nil {
 		return nil
 	}
+	all := make([]*sweeper, len(w.pool.shards))
+	for i, s := range w.pool.shards {
+		all[i] = newSweeper(w, s)
+	}
+	return all
+}
+
+// sweeperOf returns the sweeper of a shard; nil if there is none.
+func (w *Worker) sweeperOf(s *shard) *sweeper {
+	if w.sweepers == nil {
+		return nil
+	}
+	return w.sweepers[s.index]
+}
+
+func newSweeper(w *Worker, at *shard) *sweeper {
 	return &sweeper{
-		commands: p.stream, records: p.bucket, queues: w.cfg.Queues, log: w.log,
-		terms: newSweepTerms(p.settings), passed: map[string]uint64{}, told: map[string]bool{},
+		commands: at.stream, records: at.bucket, queues: w.cfg.Queues, log: w.log,
+		terms: newSweepTerms(w.pool.settings), passed: map[string]uint64{}, told: map[string]bool{},
 		bear: func(key command.Token, parent *kvstate.Record) error {
 			if w.life.Err() != nil {
 				return ErrDraining
 			}
-			r := &run{w: w, d: &stream.Delivery{}, env: command.Envelope{Command: Command{ID: parent.ID, Kind: parent.Kind, Queue: parent.Queue}, Token: key}}
+			r := &run{w: w, d: &stream.Delivery{}, shard: at, env: command.Envelope{Command: Command{ID: parent.ID, Kind: parent.Kind, Queue: parent.Queue}, Token: key}}
 			return r.bear(parent.FollowUps)
 		},
 	}
@@ -129,8 +145,9 @@ func (s *sweeper) acked(queue string, seq uint64, parked bool) {
 	}
 }
 
-// run sweeps until ctx ends.
+// run sweeps until ctx ends, and then once more.
 func (s *sweeper) run(ctx context.Context) {
+	defer s.end()
 	stop, err := s.commands.Hear(func(queue string, created time.Time, runs []stream.Run) {
 		s.deaf.Store(0)
 		s.ledger.hear(queue, created, runs)

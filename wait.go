@@ -26,10 +26,11 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 	if err != nil {
 		return Receipt{}, fmt.Errorf("tallyman: wait: %w", err)
 	}
+	home := p.of(token)
 	// Writes to the record pass by here before they are stored. They are but a
 	// hint to look: only the stored record counts.
 	hints := make(chan *nats.Msg, 64)
-	sub, err := p.nc.ChanSubscribe(p.bucket.Subject(token), hints)
+	sub, err := p.nc.ChanSubscribe(home.bucket.Subject(token), hints)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, err)
 	}
@@ -51,7 +52,7 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 			continue
 		case <-again.C:
 		}
-		e, err := p.records.Read(ctx, token)
+		e, err := home.records.Read(ctx, token)
 		switch {
 		case err != nil && errors.Is(err, kvstate.ErrDenied):
 			return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, translate(err))

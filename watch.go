@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -26,14 +27,19 @@ type Filter struct {
 	Current bool
 	// After yields first what is stored and newer than this revision, such as
 	// that of the last change that an earlier Watch has seen. It overrides Current.
+	// In a pool of several shards use AfterEach.
 	After uint64
+	// AfterEach is After for each shard, by its index; those that it does not
+	// reach, or where it is 0, begin as without it.
+	AfterEach []uint64
 }
 
 // Change is one new revision of a record.
 type Change struct {
 	ID       string
 	Key      command.Token // where it lies: the token of the id, or a key of a copy that was parked
-	Revision uint64        // grows from change to change
+	Shard    int           // of the pool, counted from 0
+	Revision uint64        // grows from change to change of the same shard
 	At       time.Time     // when the server stored it
 	// Record is nil if the entry was deleted by hand, or is damaged.
 	Record *kvstate.Record
@@ -56,7 +62,7 @@ const (
 var errReplaced = errors.New("the bucket was replaced, its revisions count from the start again; begin anew without After")
 
 // Watch yields changes of records as they happen, in the order of their
-// revisions, until ctx ends or the loop is left. The last pair has an error,
+// revisions within each shard, until ctx ends or the loop is left. The last pair has an error,
 // with no change; no other has.
 //
 //	for change, err := range pool.Watch(ctx, tallyman.Filter{Kind: "resize"}) {
@@ -76,35 +82,100 @@ var errReplaced = errors.New("the bucket was replaced, its revisions count from 
 // waits, or whose first attempt runs and has saved no progress, shows nothing.
 // Receipts that expire show nothing either.
 //
-// Errors: that of ctx, ErrInvalidID, ErrDenied, ErrNoPool. Each loop holds one
-// subscription per id, or one for the whole bucket; its records pass over the
+// Errors: that of ctx, ErrInvalidID, ErrDenied, ErrNoPool, and ErrSettings for an
+// After that cannot mean every shard. Each loop holds one
+// subscription per id, or one for each bucket; its records pass over the
 // wire twice.
 func (p *Pool) Watch(ctx context.Context, f Filter) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
-		w := &watch{pool: p, filter: f, hints: make(chan struct{}, 1)}
-		err := w.open(ctx)
-		defer w.close()
-		for err == nil {
-			var entries []kvstate.Entry
-			if entries, err = w.next(ctx); err != nil {
-				break
-			}
-			for _, e := range entries {
-				w.cursor = e.Revision
-				if c, ok := w.change(e); ok && !yield(c, nil) {
-					return
-				}
-			}
+		loops, err := p.watches(f)
+		switch {
+		case err != nil:
+		case len(loops) == 1:
+			err = loops[0].run(ctx, func(c Change) bool { return yield(c, nil) })
+		default:
+			err = merge(ctx, loops, func(c Change) bool { return yield(c, nil) })
 		}
-		yield(Change{}, fmt.Errorf("tallyman: watch pool %q: %w", p.name, translate(err)))
+		if err != nil {
+			yield(Change{}, fmt.Errorf("tallyman: watch pool %q: %w", p.name, translate(err)))
+		}
 	}
 }
 
-// watch is one loop over changes. It belongs to the goroutine of that loop.
+// watches returns a loop for each shard where something may match.
+func (p *Pool) watches(f Filter) ([]*watch, error) {
+	if f.After > 0 && len(p.shards) > 1 {
+		return nil, fmt.Errorf("%w: the pool has %d shards, each with revisions of its own; give AfterEach instead of After", ErrSettings, len(p.shards))
+	}
+	loops := make([]*watch, len(p.shards))
+	for i, s := range p.shards {
+		loops[i] = &watch{pool: p, shard: s, filter: f, after: f.After, hints: make(chan struct{}, 1)}
+		if i < len(f.AfterEach) && f.AfterEach[i] > 0 {
+			loops[i].after = f.AfterEach[i]
+		}
+	}
+	for _, id := range f.IDs {
+		key, err := dedupe.Token(id)
+		if err != nil {
+			return nil, err
+		}
+		w := loops[p.of(key).index]
+		if w.wanted == nil {
+			w.wanted = map[command.Token]bool{}
+		}
+		w.wanted[key] = true
+		if len(f.IDs) <= watchKeys {
+			w.keys = append(w.keys, key)
+		}
+	}
+	if len(f.IDs) > 0 {
+		loops = slices.DeleteFunc(loops, func(w *watch) bool { return w.wanted == nil })
+	}
+	return loops, nil
+}
+
+// merge runs several loops until take wants no more, or one of them fails.
+func merge(ctx context.Context, loops []*watch, take func(Change) bool) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	changes, failed := make(chan Change), make(chan error, len(loops))
+	for _, w := range loops {
+		all.Go(func() {
+			if err := w.run(running, func(c Change) bool {
+				select {
+				case changes <- c:
+					return true
+				case <-running.Done():
+					return false
+				}
+			}); err != nil {
+				failed <- err
+			}
+		})
+	}
+	for {
+		select {
+		case c := <-changes:
+			if !take(c) {
+				return nil
+			}
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// watch is one loop over the changes of a shard. It belongs to the goroutine of that loop.
 type watch struct {
 	pool    *Pool
+	shard   *shard
 	filter  Filter
-	wanted  map[command.Token]bool // the tokens of filter.IDs
+	after   uint64                 // of the filter, for this shard
+	wanted  map[command.Token]bool // the tokens of filter.IDs in this shard
 	keys    []command.Token        // the same, if they are read by themselves
 	cursor  uint64                 // the last revision that was read
 	current uint64                 // up to this one, only what has not been replaced counts
@@ -118,24 +189,32 @@ type watch struct {
 	state chan nats.Status
 }
 
+// run calls take with each change until that returns false, which is no error.
+func (w *watch) run(ctx context.Context, take func(Change) bool) error {
+	err := w.open(ctx)
+	defer w.close()
+	for err == nil {
+		var entries []kvstate.Entry
+		if entries, err = w.next(ctx); err != nil {
+			break
+		}
+		for _, e := range entries {
+			w.cursor = e.Revision
+			if c, ok := w.change(e); ok && !take(c) {
+				return nil
+			}
+		}
+	}
+	return err
+}
+
 func (w *watch) open(ctx context.Context) error {
-	subjects := []string{w.pool.bucket.Subject(kvstate.AllRecords)}
-	if n := len(w.filter.IDs); n > 0 && n <= watchKeys {
+	subjects := []string{w.shard.bucket.Subject(kvstate.AllRecords)}
+	if len(w.keys) > 0 {
 		subjects = nil
 	}
-	for _, id := range w.filter.IDs {
-		key, err := dedupe.Token(id)
-		if err != nil {
-			return err
-		}
-		if w.wanted == nil {
-			w.wanted = map[command.Token]bool{}
-		}
-		w.wanted[key] = true
-		if len(w.filter.IDs) <= watchKeys {
-			w.keys = append(w.keys, key)
-			subjects = append(subjects, w.pool.bucket.Subject(key))
-		}
+	for _, key := range w.keys {
+		subjects = append(subjects, w.shard.bucket.Subject(key))
 	}
 	w.state = w.pool.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	for _, s := range subjects {
@@ -147,8 +226,8 @@ func (w *watch) open(ctx context.Context) error {
 		w.subs = append(w.subs, sub)
 	}
 	w.more = true // look at once
-	w.cursor = w.filter.After
-	for w.filter.After == 0 {
+	w.cursor = w.after
+	for w.after == 0 {
 		last, err := w.last(ctx)
 		if err == nil {
 			if w.filter.Current {
@@ -214,7 +293,7 @@ func (w *watch) next(ctx context.Context) ([]kvstate.Entry, error) {
 func (w *watch) last(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*watchPoll)
 	defer cancel()
-	return w.pool.bucket.LastRevision(ctx)
+	return w.shard.bucket.LastRevision(ctx)
 }
 
 // ask asks the leader for revisions behind the cursor. What read returns may
@@ -229,7 +308,7 @@ func (w *watch) ask(ctx context.Context) ([]kvstate.Entry, error) {
 	case last == w.cursor:
 		return nil, nil
 	case len(w.keys) == 0:
-		e, err := w.pool.bucket.Next(ctx, kvstate.AllRecords, w.cursor+1)
+		e, err := w.shard.bucket.Next(ctx, kvstate.AllRecords, w.cursor+1)
 		if err != nil || e.Revision == 0 {
 			return nil, err
 		}
@@ -238,7 +317,7 @@ func (w *watch) ask(ctx context.Context) ([]kvstate.Entry, error) {
 	}
 	var found []kvstate.Entry
 	for _, key := range w.keys {
-		e, err := w.pool.bucket.Read(ctx, key)
+		e, err := w.shard.bucket.Read(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -255,9 +334,9 @@ func (w *watch) ask(ctx context.Context) ([]kvstate.Entry, error) {
 // read returns some revisions behind the cursor.
 func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
 	if len(w.keys) > 0 {
-		return w.pool.bucket.Newest(ctx, w.keys, w.cursor+1)
+		return w.shard.bucket.Newest(ctx, w.keys, w.cursor+1)
 	}
-	entries, w.more, err = w.pool.bucket.Page(ctx, kvstate.AllRecords, w.cursor+1)
+	entries, w.more, err = w.shard.bucket.Page(ctx, kvstate.AllRecords, w.cursor+1)
 	if err != nil || w.cursor >= w.current || len(entries) == 0 {
 		return entries, err
 	}
@@ -267,7 +346,7 @@ func (w *watch) read(ctx context.Context) (entries []kvstate.Entry, err error) {
 	for i, e := range entries {
 		keys[i] = e.Key
 	}
-	newest, err := w.pool.bucket.Newest(ctx, keys, 0)
+	newest, err := w.shard.bucket.Newest(ctx, keys, 0)
 	if err != nil {
 		w.more = true // the same page again
 		return nil, err
@@ -289,7 +368,7 @@ func (w *watch) change(e kvstate.Entry) (Change, bool) {
 	if kvstate.Own(e.Key) || w.wanted != nil && !w.wanted[e.Key] {
 		return Change{}, false
 	}
-	c := Change{Key: e.Key, Revision: e.Revision, At: e.At, Record: e.Record, Err: e.Err}
+	c := Change{Key: e.Key, Shard: w.shard.index, Revision: e.Revision, At: e.At, Record: e.Record, Err: e.Err}
 	if e.Record == nil {
 		c.ID, _ = dedupe.ParseToken(e.Key) // empty for what lies under a sequence
 		return c, w.filter.Kind == "" && w.filter.States == nil

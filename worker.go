@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,9 +60,11 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
-	sweeper  *sweeper // nil where acks take commands out
+	sweepers []*sweeper // by shard; none where acks take commands out
 	fetchers []fetcher
+	sources  []source        // of each fetcher
 	wake     []chan struct{} // of each fetcher
+	rations  *rations        // nil if there is one fetcher
 
 	handlers context.Context // parent of every handler's context
 	stop     context.CancelCauseFunc
@@ -71,9 +74,24 @@ type Worker struct {
 
 	slots    slots
 	draining atomic.Bool
+	shut     []atomic.Int64 // by shard: until when, in Unix nanoseconds, strays are not forwarded there
 
 	troubleMu sync.Mutex
-	trouble   map[string]error // by queue: why nothing can be fetched
+	trouble   map[source]error // why nothing can be fetched
+}
+
+// source is where a fetcher pulls from.
+type source struct {
+	queue string
+	shard *shard
+}
+
+// String names the queue and, where there are several, the stream.
+func (s source) String() string {
+	if s.shard.index == 0 {
+		return strconv.Quote(s.queue)
+	}
+	return strconv.Quote(s.queue) + " of stream " + stream.Name(s.shard.name)
 }
 
 // NewWorker returns a worker of the pool. Run it once.
@@ -102,12 +120,12 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Event) {}
 	}
-	w := &Worker{pool: p, cfg: cfg, owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[string]error{}}
+	w := &Worker{pool: p, cfg: cfg, shut: make([]atomic.Int64, len(p.shards)), owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[source]error{}}
 	w.log = cfg.Logger.With("worker", w.owner)
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
-	w.notes = newNotebook(p.records, w.log)
-	w.sweeper = newSweeper(w)
+	w.notes = newNotebook(p.of, w.log)
+	w.sweepers = newSweepers(w)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
 	for _, q := range cfg.Queues {
@@ -118,16 +136,32 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 			return nil, fmt.Errorf("tallyman: new worker: queue %q is named twice", q)
 		}
 		seen[q] = true
-		wake := make(chan struct{}, 1)
-		w.wake = append(w.wake, wake)
-		w.fetchers = append(w.fetchers, p.commands.NewFetcher(stream.FetchConfig{
-			Queue:   q,
-			Expires: min(p.settings.Lease/6, 5*time.Second),
-			Want:    w.want,
-			Wake:    wake,
-			Deliver: w.take,
-			Notice:  func(err error) { w.notice(q, err) },
-		}))
+	}
+	if n := len(cfg.Queues) * len(p.shards); n > 1 {
+		w.rations = newRations(n, w.slots.want, func(i int) { wake(w.wake[i]) })
+	}
+	for _, q := range cfg.Queues {
+		for _, s := range p.shards {
+			i := len(w.fetchers)
+			var ration func(int, uint64, bool) (int, bool)
+			if w.rations != nil {
+				ration = func(asked int, behind uint64, able bool) (int, bool) { return w.rations.more(i, asked, behind, able) }
+			}
+			wake := make(chan struct{}, 1)
+			w.wake = append(w.wake, wake)
+			from := source{queue: q, shard: s}
+			w.sources = append(w.sources, from)
+			w.fetchers = append(w.fetchers, s.commands.NewFetcher(stream.FetchConfig{
+				Queue:   q,
+				Pool:    p.name,
+				Expires: min(p.settings.Lease/6, 5*time.Second),
+				Want:    w.want,
+				Ration:  ration,
+				Wake:    wake,
+				Deliver: func(batch []*stream.Delivery) { w.take(s, batch) },
+				Notice:  func(err error) { w.notice(from, err) },
+			}))
+		}
 	}
 	return w, nil
 }
@@ -159,9 +193,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	keeper.Go(func() { w.notes.run(keeping) })
 
 	sweeping, stopSweeping := context.WithCancel(context.Background())
-	var sweeper sync.WaitGroup
-	if w.sweeper != nil {
-		sweeper.Go(func() { w.sweeper.run(sweeping) })
+	var sweepers sync.WaitGroup
+	for _, s := range w.sweepers {
+		sweepers.Go(func() { s.run(sweeping) })
 	}
 
 	fetching, stopFetching := context.WithCancelCause(ctx)
@@ -186,10 +220,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopFetching(nil)
 	w.drain()
 	stopSweeping()
-	sweeper.Wait()
-	if w.sweeper != nil {
-		w.sweeper.end()
-	}
+	sweepers.Wait()
 	stopKeeping()
 	keeper.Wait()
 	if failed != nil {
@@ -198,21 +229,23 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// check makes sure that the queues exist and keep the lease that the pool agreed on.
+// check makes sure that the queues exist in every shard and keep the lease that
+// the pool agreed on.
 func (w *Worker) check(ctx context.Context) error {
-	for _, name := range w.cfg.Queues {
-		q, err := w.pool.commands.Queue(ctx, name)
+	return eachShard(0, len(w.sources), func(i int) error {
+		from, pool := w.sources[i], w.pool
+		q, err := from.shard.commands.Queue(ctx, from.queue)
 		if errors.Is(err, stream.ErrNoQueue) {
-			return fmt.Errorf("%w: %q; create it with: tallyman init --pool %s --queue %s", ErrNoQueue, name, w.pool.name, name)
+			return fmt.Errorf("%w: %v; create it with: tallyman init --pool %s --queue %s", ErrNoQueue, from, pool.name, from.queue)
 		}
 		if err != nil {
 			return translate(err)
 		}
-		if q.Lease != w.pool.settings.Lease {
-			return fmt.Errorf("%w: the consumer of queue %q has an ack wait of %v, the pool's lease is %v; run tallyman init --pool %s --queue %s", ErrSettings, name, q.Lease, w.pool.settings.Lease, w.pool.name, name)
+		if q.Lease != pool.settings.Lease {
+			return fmt.Errorf("%w: the consumer of queue %v has an ack wait of %v, the pool's lease is %v; run tallyman init --pool %s --queue %s", ErrSettings, from, q.Lease, pool.settings.Lease, pool.name, from.queue)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // drain ends what the worker holds. It uses times of its own: Run's context is over.
@@ -246,15 +279,15 @@ func (w *Worker) drain() {
 	w.log.Info("worker stopped", "left_to_their_leases", held, "stuck", running)
 }
 
-// notice keeps and logs why a queue cannot be fetched from; nil when it can again.
-func (w *Worker) notice(queue string, err error) {
+// notice keeps and logs why nothing can be fetched from a source; nil when it can again.
+func (w *Worker) notice(from source, err error) {
 	w.troubleMu.Lock()
 	defer w.troubleMu.Unlock()
-	w.trouble[queue] = err
+	w.trouble[from] = err
 	if err != nil {
-		w.log.Warn("cannot fetch", "queue", queue, "error", err)
+		w.log.Warn("cannot fetch", "queue", from.queue, "stream", stream.Name(from.shard.name), "error", err)
 	} else {
-		w.log.Info("fetching again", "queue", queue)
+		w.log.Info("fetching again", "queue", from.queue, "stream", stream.Name(from.shard.name))
 	}
 }
 
@@ -268,31 +301,39 @@ func (w *Worker) Ready(ctx context.Context) error {
 		return fmt.Errorf("tallyman: %d handlers ignore the end of their context; restart the worker", n)
 	}
 	w.troubleMu.Lock()
-	for queue, err := range w.trouble {
+	for from, err := range w.trouble {
 		if err != nil {
 			w.troubleMu.Unlock()
-			return fmt.Errorf("tallyman: cannot fetch from queue %q: %w", queue, err)
+			return fmt.Errorf("tallyman: cannot fetch from queue %v: %w", from, err)
 		}
 	}
 	w.troubleMu.Unlock()
 	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	for i, f := range w.fetchers {
-		// With every slot taken there is no pull to be answered.
+		// With every slot taken there is no pull to be answered, nor while others have their turn.
+		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
+			continue
+		}
 		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {
-			return fmt.Errorf("tallyman: no pull from queue %q was answered for %v", w.cfg.Queues[i], age.Round(time.Second))
+			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
+	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.shards[i].writable(ctx, w.owner) })
+}
+
+// writable returns nil once the server has taken a write into the shard's bucket.
+func (s *shard) writable(ctx context.Context, owner string) error {
 	answers := make(chan error, 1)
-	if err := w.pool.records.Probe(kvstate.ProbeKey(w.owner), func(err error) { answers <- err }); err != nil {
-		return fmt.Errorf("tallyman: cannot write a record: %w", translate(err))
+	if err := s.records.Probe(kvstate.ProbeKey(owner), func(err error) { answers <- err }); err != nil {
+		return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
 	}
 	select {
 	case err := <-answers:
 		if err != nil {
-			return fmt.Errorf("tallyman: cannot write a record: %w", translate(err))
+			return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("tallyman: cannot write a record: %w", context.Cause(ctx))
+		return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, context.Cause(ctx))
 	}
 }

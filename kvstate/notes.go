@@ -24,6 +24,7 @@ const (
 	NoteHandedBack NoteKind = "handed_back" // given back at shutdown by a worker that had not begun
 	NoteCancelled  NoteKind = "cancelled"   // a worker let go of it, since a person had cancelled it
 	NoteFellBack   NoteKind = "fell_back"   // a damaged record; the attempt went on from the one before; see Entry
+	NoteForwarded  NoteKind = "forwarded"   // it lay in another shard than its id's, and was submitted there; see Stream
 	NoteParked     NoteKind = "parked"      // a copy was parked beside the record; see Entry
 )
 
@@ -47,7 +48,9 @@ type Note struct {
 	Silence   time.Duration `json:"silence_ns,omitempty"`
 	NoticedAt time.Time     `json:"noticed_at,omitzero"`
 
-	// The delivery that the note is about.
+	// The delivery that the note is about. Stream is set if it did not lie in the
+	// shard of its id: sequence and Entry are then of that stream and its bucket.
+	Stream      string    `json:"stream,omitempty"`
 	Seq         uint64    `json:"sequence,omitempty"`
 	Delivery    uint64    `json:"delivery,omitempty"`    // its number, by the server's count
 	SubmittedAt time.Time `json:"submitted_at,omitzero"` // when the server stored that sequence
@@ -72,7 +75,6 @@ func (s *Store) Note(ctx context.Context, token command.Token, unique string, n 
 		return fmt.Errorf("kvstate: note about %s: %w", token, err)
 	}
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.Subject(NoteKey(token, unique))
 	m.msg.Data = body
 	m.set(jetstream.ExpectedLastSubjSeqHeader, "0")

@@ -62,9 +62,10 @@ type Store struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	pipe   *pipeline.Pipe
-	stream string // KV_<pool>
-	prefix string // $KV.<pool>.
-	keep   string // retention of final records as the server reads it
+	group  *pipeline.Group // nil: every write goes by itself
+	stream string          // KV_<pool>
+	prefix string          // $KV.<pool>.
+	keep   string          // retention of final records as the server reads it
 	// retention is the same as a duration; 0 means for ever.
 	retention time.Duration
 }
@@ -92,11 +93,12 @@ const description = "Tallyman: one record per command"
 // is: the client library ties expiry per key to markers for expired keys, and
 // with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
-	name, replicas := "KV_"+cfg.Pool, cfg.Replicas
+	name, replicas, batches := "KV_"+cfg.Pool, cfg.Replicas, false
 	str, err := js.Stream(ctx, name)
 	switch {
 	case err == nil:
 		replicas = cmp.Or(replicas, str.CachedInfo().Config.Replicas)
+		batches = str.CachedInfo().Config.AllowAtomicPublish
 		err = ours(ctx, str, cfg.Pool)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		err = nil
@@ -105,18 +107,19 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
 	}
 	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name:              name,
-		Description:       description,
-		Subjects:          []string{"$KV." + cfg.Pool + ".>"},
-		Storage:           jetstream.FileStorage,
-		Replicas:          max(replicas, 1),
-		MaxMsgsPerSubject: History,
-		Discard:           jetstream.DiscardNew,
-		Duplicates:        2 * time.Minute,
-		DenyDelete:        true,
-		AllowRollup:       true,
-		AllowDirect:       true,
-		AllowMsgTTL:       true,
+		Name:               name,
+		Description:        description,
+		Subjects:           []string{"$KV." + cfg.Pool + ".>"},
+		Storage:            jetstream.FileStorage,
+		Replicas:           max(replicas, 1),
+		MaxMsgsPerSubject:  History,
+		Discard:            jetstream.DiscardNew,
+		Duplicates:         2 * time.Minute,
+		DenyDelete:         true,
+		AllowRollup:        true,
+		AllowDirect:        true,
+		AllowMsgTTL:        true,
+		AllowAtomicPublish: batches, // see AllowBatches
 	})
 	if err != nil {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))
@@ -186,7 +189,6 @@ func (s *Store) Write(key command.Token, r *Record, done func(revision uint64, e
 		return err
 	}
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.msg.Data = body
 	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(r.Revision, 10))
@@ -215,7 +217,6 @@ func (s *Store) Write(key command.Token, r *Record, done func(revision uint64, e
 // expire it is kept only as long as a receipt. It does not wait; done may not block.
 func (s *Store) Put(key command.Token, value []byte, expire bool, done func(revision uint64, err error)) error {
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.msg.Data = value
 	if expire && s.keep != "" {
@@ -231,7 +232,6 @@ const probeTTL = "60"
 // write records just now. It does not wait; done must not block.
 func (s *Store) Probe(key command.Token, done func(error)) error {
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.msg.Data = []byte("ready")
 	m.set(jetstream.MsgTTLHeader, probeTTL)
@@ -242,7 +242,6 @@ func (s *Store) Probe(key command.Token, done func(error)) error {
 // PutWait stores an entry that is no record over the given revision, and waits.
 func (s *Store) PutWait(ctx context.Context, key command.Token, value []byte, revision uint64) error {
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.msg.Data = value
 	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
@@ -264,15 +263,20 @@ const headerRoom = 1024
 // Limit is the largest encoded record in bytes that the server stores.
 func (s *Store) Limit() int { return int(s.nc.MaxPayload()) - headerRoom }
 
+// send sends m, which is its own from now on.
 func (s *Store) send(m *message, done func(uint64, error)) error {
 	limit := s.Limit()
 	if len(m.msg.Header) == 0 {
 		limit = int(s.nc.MaxPayload()) // so that whatever came in one message can be put into one
 	}
-	if len(m.msg.Data) > limit {
-		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", m.msg.Subject, ErrTooLarge, len(m.msg.Data), limit)
-	}
 	subject := m.msg.Subject
+	if n := len(m.msg.Data); n > limit {
+		m.recycle()
+		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", subject, ErrTooLarge, n, limit)
+	}
+	if s.group != nil {
+		return s.gather(m, done)
+	}
 	err := s.pipe.Send(&m.msg, func(reply *nats.Msg, err error) {
 		ack, err := pipeline.ReadAck(reply, err)
 		if err != nil {
@@ -280,6 +284,7 @@ func (s *Store) send(m *message, done func(uint64, error)) error {
 		}
 		done(ack.Sequence, err)
 	})
+	m.recycle()
 	if err != nil {
 		return fmt.Errorf("kvstate: write %s: %w", subject, err)
 	}
@@ -433,25 +438,28 @@ func deleted(h nats.Header) bool {
 // its header map can serve again.
 type message struct {
 	msg  nats.Msg
-	vals map[string][]string // every slice ever used, by header
+	vals [maxHeaders][1]string // of the headers set so far
+	n    int
 }
 
+// maxHeaders is how many headers the largest kind of entry has.
+const maxHeaders = 9
+
 var messages = sync.Pool{New: func() any {
-	return &message{msg: nats.Msg{Header: nats.Header{}}, vals: map[string][]string{}}
+	return &message{msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
 }}
 
+// set sets a header that is not set yet.
 func (m *message) set(key, value string) {
-	v := m.vals[key]
-	if v == nil {
-		v = make([]string, 1)
-		m.vals[key] = v
-	}
+	v := m.vals[m.n][:]
 	v[0] = value
 	m.msg.Header[key] = v
+	m.n++
 }
 
 func (m *message) recycle() {
 	clear(m.msg.Header)
+	m.n = 0
 	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
 	messages.Put(m)
 }

@@ -14,7 +14,7 @@ import (
 func (t *telling) tellNotes() {
 	for _, n := range t.Notes {
 		order := n.At
-		if at := t.submitted[n.Seq]; at.After(order) {
+		if at := t.submitted[n.Seq]; n.Stream == "" && at.After(order) {
 			order = at // a worker's clock that is slow
 		}
 		t.add(order, Event{
@@ -49,7 +49,12 @@ func (t *telling) note(n kvstate.Note) string {
 		return fmt.Sprintf("%s let go of %s, since the command had been cancelled", who, delivery(n))
 	case kvstate.NoteFellBack:
 		return fmt.Sprintf("%s found its record damaged, kept the bytes%s, and went on from the revision before%s", who, t.under(n.Entry), because(n.Text))
+	case kvstate.NoteForwarded:
+		return fmt.Sprintf("%s found sequence %d of stream %s, which is not the shard of this id, and submitted it here", who, n.Seq, word(n.Stream))
 	case kvstate.NoteParked:
+		if n.Stream != "" {
+			return fmt.Sprintf("%s parked sequence %d of stream %s, which is not the shard of this id, under %s in the bucket there%s", who, n.Seq, word(n.Stream), word(string(n.Entry)), because(n.Text))
+		}
 		if _, ok := followUp(n.Entry); ok {
 			return fmt.Sprintf("%s parked a follow-up that could not be born%s%s", who, t.under(n.Entry), because(n.Text))
 		}

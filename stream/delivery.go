@@ -22,6 +22,7 @@ type Delivery struct {
 
 	Seq      uint64 // in the command stream
 	Attempts uint64 // deliveries of this message so far, by the server's count
+	Behind   uint64 // how many commands of the queue waited behind this one
 	StoredAt time.Time
 	// LeaseFrom is a moment at or before the server started the lease, on this
 	// machine's monotonic clock: when the pull was sent that this delivery
@@ -97,6 +98,8 @@ func (d *Delivery) parseReply() bool {
 		n[i] = v
 	}
 	d.Attempts, d.Seq, d.StoredAt = n[0], n[1], time.Unix(0, int64(n[3]))
+	behind, _, _ := strings.Cut(rest, ".")
+	d.Behind, _ = strconv.ParseUint(behind, 10, 64) // only a hint
 	return true
 }
 

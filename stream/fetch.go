@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,13 +26,17 @@ const (
 	// it counts as lost.
 	pullGrace = 2 * time.Second
 	// pullPause is the wait after a refused pull; it doubles up to maxPullPause.
-	pullPause    = 50 * time.Millisecond
+	pullPause = 50 * time.Millisecond
+	// pullBrief is how long a pull stays open for what should be there at once.
+	pullBrief    = 250 * time.Millisecond
 	maxPullPause = 2 * time.Second
 )
 
 // FetchConfig says what a fetcher pulls and where deliveries go.
 type FetchConfig struct {
 	Queue string
+	// Pool is the name that a person gives to tallyman init; default that of the stream.
+	Pool string
 	// Expires is how long the server keeps a pull open. The lease of a
 	// delivery is counted from the moment its pull was sent, so keep this
 	// well below the lease. Default 5 s; at least 100 ms.
@@ -39,7 +44,13 @@ type FetchConfig struct {
 	// Want returns how many deliveries can be taken on, those on their way
 	// included. It is called on the fetcher's goroutine.
 	Want func() int
-	// Wake tells that Want may have grown.
+	// Ration, if set, is asked instead of Want: how many more deliveries may be
+	// asked for, when so many are on their way already, and so many commands wait
+	// behind the last one that came, as far as is known. Able says whether a pull
+	// can be sent just now; if not, it only hears what is on its way. What a brief
+	// pull has not brought within a moment is given back.
+	Ration func(asked int, behind uint64, able bool) (more int, brief bool)
+	// Wake tells that Want, or the ration, may have grown.
 	Wake <-chan struct{}
 	// Deliver takes deliveries on. It must not block.
 	Deliver func([]*Delivery)
@@ -60,6 +71,7 @@ type Fetcher struct {
 	pulls    []*pull
 	whole    bool          // the next delivery is larger than the bound of a pull
 	asked    int           // sum of pulls[].left
+	behind   uint64        // how many commands waited behind the last delivery
 	pause    time.Duration // before the next pull, after a refusal
 	resumeAt time.Time
 	failed   error // as last given to Notice
@@ -172,19 +184,16 @@ func (f *Fetcher) end(p *pull) {
 
 // pull asks for what is wanted and not yet asked for, once that is worth a request.
 func (f *Fetcher) pull() error {
-	want := min(f.cfg.Want(), maxOutstanding)
-	n := want - f.asked
-	if n <= 0 || f.asked > 0 && 2*n < want {
-		return nil
-	}
-	if time.Now().Before(f.resumeAt) || !f.stream.nc.IsConnected() {
+	able := !time.Now().Before(f.resumeAt) && f.stream.nc.IsConnected()
+	n, expires := f.more(able)
+	if n <= 0 || !able {
 		return nil
 	}
 	most := max(pullBytes, 2*f.stream.nc.MaxPayload())
 	if f.whole {
 		n, most, f.whole = 1, 0, false // 0: no bound
 	}
-	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"max_bytes":%d}`, n, f.cfg.Expires, most)
+	body := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"max_bytes":%d}`, n, expires, most)
 	inbox := f.stream.nc.NewInbox()
 	sub, err := f.stream.nc.ChanSubscribe(inbox, f.messages)
 	if err != nil {
@@ -198,6 +207,22 @@ func (f *Fetcher) pull() error {
 		return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, err)
 	}
 	return nil
+}
+
+// more is how many deliveries to ask for now, and for how long.
+func (f *Fetcher) more(able bool) (n int, expires time.Duration) {
+	if f.cfg.Ration == nil {
+		want := min(f.cfg.Want(), maxOutstanding)
+		if n = want - f.asked; f.asked > 0 && 2*n < want {
+			n = 0
+		}
+		return n, f.cfg.Expires
+	}
+	n, brief := f.cfg.Ration(f.asked, f.behind, able)
+	if brief {
+		return min(n, maxOutstanding-f.asked), min(pullBrief, f.cfg.Expires)
+	}
+	return min(n, maxOutstanding-f.asked), f.cfg.Expires
 }
 
 // receive takes a message and whatever else is there already.
@@ -236,7 +261,11 @@ func (f *Fetcher) accept(m *nats.Msg) *Delivery {
 	if p.left--; p.left == 0 {
 		f.end(p)
 	}
-	return f.stream.delivery(m, p.sentAt)
+	d := f.stream.delivery(m, p.sentAt)
+	if d != nil {
+		f.behind = d.Behind
+	}
+	return d
 }
 
 // status handles an answer that is no delivery.
@@ -246,6 +275,7 @@ func (f *Fetcher) status(p *pull, h nats.Header) {
 		return // a sign of life
 	}
 	f.conclude(p, h.Get("Nats-Pending-Messages"))
+	f.behind = 0 // or the pull would not have ended
 	switch {
 	case code == "404", code == "408" && text != "Requests Pending", code == "409" && text == "Batch Completed":
 		f.works()
@@ -291,7 +321,7 @@ func (f *Fetcher) explain() error {
 // gone is the error for a queue without its consumer, which only an operator mends.
 func (f *Fetcher) gone(why string) error {
 	return fmt.Errorf("stream: fetch from queue %q: %w: %s; create it with: tallyman init --pool %s --queue %s",
-		f.cfg.Queue, ErrNoQueue, why, strings.TrimSuffix(f.stream.name, Name("")), f.cfg.Queue)
+		f.cfg.Queue, ErrNoQueue, why, cmp.Or(f.cfg.Pool, strings.TrimSuffix(f.stream.name, Name(""))), f.cfg.Queue)
 }
 
 // watch gives up pulls whose end the server never told.

@@ -1,11 +1,13 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -40,10 +42,7 @@ func (s *Stream) Publish(env command.Envelope, done func(Accepted, error)) error
 	if err != nil {
 		return err
 	}
-	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
-		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
-	}
-	return nil
+	return s.send(m, env.ID, done)
 }
 
 // Republish sends a command that was in the stream before, as Publish does but
@@ -56,65 +55,121 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 	if err != nil {
 		return err
 	}
-	delete(m.Header, command.HeaderMsgID)
+	delete(m.msg.Header, command.HeaderMsgID)
 	if size > int(s.nc.MaxPayload()) {
 		// It came without them, or it would not have fitted; they only repeat
 		// what subject and payload say.
-		delete(m.Header, command.HeaderID)
-		delete(m.Header, command.HeaderDigest)
+		delete(m.msg.Header, command.HeaderID)
+		delete(m.msg.Header, command.HeaderDigest)
 	}
-	if err := s.pipe.Send(m, s.onAck(m.Subject, done)); err != nil {
-		return fmt.Errorf("stream: publish %q: %w", env.ID, err)
-	}
-	return nil
+	return s.send(m, env.ID, done)
 }
 
 // Check returns the error, ErrTooLarge among them, with which Publish would
 // refuse the command without asking the server.
 func (s *Stream) Check(env command.Envelope) error {
-	_, err := s.message(env)
+	m, err := s.message(env)
+	if err == nil {
+		m.recycle()
+	}
 	return err
 }
 
-func (s *Stream) message(env command.Envelope) (*nats.Msg, error) {
+func (s *Stream) message(env command.Envelope) (*outgoing, error) {
 	m, size, err := s.encode(env)
 	if err == nil && size > s.Limit() {
+		m.recycle()
 		return nil, fmt.Errorf("stream: publish %q: %w: %d bytes with headers, max_payload of the server leaves %d; store the body elsewhere and submit a reference", env.ID, ErrTooLarge, size, s.Limit())
 	}
 	return m, err
 }
 
-// encode makes a message of a command, and tells how many bytes it has at most, headers included.
-func (s *Stream) encode(env command.Envelope) (m *nats.Msg, size int, err error) {
-	h := make(nats.Header, 5)
-	values := [...]string{env.ID, string(env.Digest), env.ContentType, string(env.Token)}
-	// Spaces around a header's value get lost on the way, so the id itself would
-	// make one message id of "a" and " a". Its token cannot.
-	h[command.HeaderMsgID] = values[3:4:4]
-	h[command.HeaderID] = values[0:1:1]
-	h[command.HeaderDigest] = values[1:2:2]
-	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
-	if env.ContentType != "" {
-		if strings.ContainsAny(env.ContentType, "\r\n") {
-			return nil, 0, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
-		}
-		h[command.HeaderContentType] = values[2:3:3]
-	}
-	if !env.NotAfter.IsZero() {
-		h[command.HeaderNotAfter] = []string{env.NotAfter.UTC().Format(time.RFC3339Nano)}
-		size += 64
-	}
-	return &nats.Msg{Subject: s.Subject(env.Queue, env.Kind, env.Token), Header: h, Data: env.Payload}, size, nil
+// outgoing is a message on its way out. Sending encodes it at once, so it can
+// serve again.
+type outgoing struct {
+	msg  nats.Msg
+	vals [maxHeaders][1]string // of the headers set so far
+	n    int
 }
 
-func (s *Stream) onAck(subject string, done func(Accepted, error)) pipeline.OnReply {
-	return pipeline.OnAck(func(ack pipeline.PubAck, err error) {
+// maxHeaders is how many headers a command has at most.
+const maxHeaders = 5
+
+var outgoings = sync.Pool{New: func() any {
+	return &outgoing{msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
+}}
+
+// set sets a header that is not set yet.
+func (m *outgoing) set(key, value string) {
+	v := m.vals[m.n][:]
+	v[0] = value
+	m.msg.Header[key] = v
+	m.n++
+}
+
+func (m *outgoing) recycle() {
+	clear(m.msg.Header)
+	m.n = 0
+	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
+	outgoings.Put(m)
+}
+
+// encode makes a message of a command, and tells how many bytes it has at most, headers included.
+func (s *Stream) encode(env command.Envelope) (m *outgoing, size int, err error) {
+	if strings.ContainsAny(env.ContentType, "\r\n") {
+		return nil, 0, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
+	}
+	m = outgoings.Get().(*outgoing)
+	m.msg.Subject, m.msg.Data = s.Subject(env.Queue, env.Kind, env.Token), env.Payload
+	// Spaces around a header's value get lost on the way, so the id itself would
+	// make one message id of "a" and " a". Its token cannot.
+	m.set(command.HeaderMsgID, string(env.Token))
+	m.set(command.HeaderDigest, string(env.Digest))
+	if env.ID != string(env.Token) { // else subject and message id spell it as it is
+		m.set(command.HeaderID, env.ID)
+	}
+	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
+	if env.ContentType != "" {
+		m.set(command.HeaderContentType, env.ContentType)
+	}
+	if !env.NotAfter.IsZero() {
+		m.set(command.HeaderNotAfter, env.NotAfter.UTC().Format(time.RFC3339Nano))
+		size += 64
+	}
+	return m, size, nil
+}
+
+// send sends m, which is its own from now on.
+func (s *Stream) send(m *outgoing, id string, done func(Accepted, error)) (err error) {
+	subject := m.msg.Subject
+	if s.group != nil {
+		m.msg.Data = bytes.Clone(m.msg.Data) // it may wait, and the caller may give up before
+		err = s.group.Add(&m.msg, func(ack pipeline.PubAck, err error) {
+			m.recycle()
+			done(accepted(subject, ack, err))
+		})
 		if err != nil {
-			done(Accepted{}, fmt.Errorf("stream: publish %s: %w", subject, classify(err)))
-			return
+			m.recycle()
 		}
-		done(Accepted{Sequence: ack.Sequence, Repeated: ack.Duplicate}, nil)
-	})
+	} else {
+		err = s.pipe.Send(&m.msg, func(reply *nats.Msg, err error) {
+			ack, err := pipeline.ReadAck(reply, err)
+			done(accepted(subject, ack, err))
+		})
+		m.recycle()
+	}
+	if err != nil {
+		return fmt.Errorf("stream: publish %q: %w", id, err)
+	}
+	return nil
+}
+
+// accepted is what the server's answer says.
+func accepted(subject string, ack pipeline.PubAck, err error) (Accepted, error) {
+	if err != nil {
+		return Accepted{}, fmt.Errorf("stream: publish %s: %w", subject, classify(err))
+	}
+	return Accepted{Sequence: ack.Sequence, Repeated: ack.Duplicate}, nil
 }
 
 // classify gives the server's codes their meaning. It is the only place that knows them.

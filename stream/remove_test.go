@@ -58,7 +58,7 @@ func TestStream_RemoveAndRepublish(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	for name, want := range map[string]string{
-		command.HeaderMsgID: "", command.HeaderID: "a", command.HeaderDigest: "d", command.HeaderContentType: "text/plain",
+		command.HeaderMsgID: "", command.HeaderID: "", command.HeaderDigest: "d", command.HeaderContentType: "text/plain",
 	} {
 		if got := got.Header.Get(name); got != want {
 			t.Errorf("header %s: got %q, want %q", name, got, want)

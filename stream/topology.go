@@ -64,6 +64,8 @@ type Config struct {
 	// Stream.Purge); without it the ack takes them out. A stream that exists
 	// cannot be changed: ErrRetention.
 	Sweep bool
+	// Batches lets the stream take atomic batches, which Gather needs.
+	Batches bool
 }
 
 // Name returns the stream's name for a pool.
@@ -111,6 +113,7 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		MaxBytes:             cmp.Or(max(cfg.MaxBytes, -1), have.MaxBytes, -1),
 		MaxMsgs:              cmp.Or(max(cfg.MaxMsgs, -1), have.MaxMsgs, -1),
 		AllowDirect:          true,
+		AllowAtomicPublish:   cfg.Batches,
 	})
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), pipeline.Away(err))
@@ -173,6 +176,7 @@ type Stream struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	pipe   *pipeline.Pipe
+	group  *pipeline.Group // nil: every command goes by itself
 	name   string
 	prefix string
 	sweeps bool

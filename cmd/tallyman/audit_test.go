@@ -89,7 +89,7 @@ func TestAudit_DamageByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.texts == nil {
-				s.run(t, "audit").expect(t, 1, "the bucket has no settings", "tallyman init --pool main")
+				s.run(t, "audit").expect(t, 1, `bucket "main" has no settings`, "tallyman init --pool main")
 				s.run(t, "init").expect(t, 0)
 				s.run(t, "audit").expect(t, 6, "missing sequences 1-5: likely an older copy of the bucket was put back, or its records were purged without a trace")
 				return

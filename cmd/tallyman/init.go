@@ -35,6 +35,7 @@ type initCommand struct {
 	Queue       []string      `help:"Queue to create; may be repeated (default: default)." placeholder:"NAME"`
 	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
 	MaxCommands int64         `help:"Bound of the command stream in commands; -1 for none (new pool: none)." placeholder:"N"`
+	Commit      string        `help:"How writes reach the server: each by itself, or those under way at the same time as a group with one flush to disk, for servers with sync_interval: always (new pool: each)." placeholder:"each|group"`
 	Change      bool          `help:"Change settings of a pool that exists. Stop its workers first."`
 	Journal     bool          `help:"Also create the pool's journal, for runs of events (docs/journal.md)."`
 	JSON        bool          `name:"json" help:"Print JSON."`
@@ -46,6 +47,11 @@ type initCommand struct {
 func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
 	if c.Replicas < 0 || c.Replicas > 5 {
 		return fmt.Errorf("%w: --replicas %d; give 1 to 5", cli.ErrUsage, c.Replicas)
+	}
+	switch tallyman.Commit(c.Commit) {
+	case "", tallyman.CommitEach, tallyman.CommitGroup:
+	default:
+		return fmt.Errorf("%w: --commit %q; give each or group", cli.ErrUsage, c.Commit)
 	}
 	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
 		if err := c.create(ctx, nc, common.Pool); err != nil {
@@ -63,7 +69,8 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) error {
 	settings := tallyman.Settings{
 		Lease: c.Lease, MaxAttempts: c.MaxAttempts, Retention: c.Retention,
-		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax, Removal: tallyman.Removal(c.Removal),
+		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax,
+		Removal: tallyman.Removal(c.Removal), Commit: tallyman.Commit(c.Commit),
 	}
 	topology := tallyman.Topology{
 		Replicas: c.Replicas, Queues: c.Queue, MaxBytes: c.MaxBytes, MaxCommands: c.MaxCommands, Change: c.Change,

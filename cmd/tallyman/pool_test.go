@@ -24,7 +24,7 @@ func TestInit(t *testing.T) {
 		equal(t, got, "pool", "main")
 		equal(t, got, "replicas", "1")
 		equal(t, got, "queues", "[default slow]")
-		equal(t, got, "settings", "map[backoff_max:10m0s backoff_min:1s lease:5s max_attempts:3 removal:ack retention:168h0m0s]")
+		equal(t, got, "settings", "map[backoff_max:10m0s backoff_min:1s commit:each lease:5s max_attempts:3 removal:ack retention:168h0m0s]")
 	})
 	t.Run("leaves a pool as it is when repeated", func(t *testing.T) {
 		s.run(t, "init").expect(t, 0, "main is ready", "5s", "default slow")
@@ -43,7 +43,31 @@ func TestInit(t *testing.T) {
 		s.run(t, "init", "--pool", "swept", "--removal", "ack", "--change").expect(t, 1, "removal", "make another pool")
 		s.run(t, "status", "--pool", "swept").expect(t, 0, "removal", "sweep")
 	})
+	t.Run("turns groups on and off", func(t *testing.T) {
+		batches := func(want bool) {
+			t.Helper()
+			for _, name := range []string{"KV_main", "main_commands"} {
+				str, err := s.js(t).Stream(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := str.CachedInfo().Config.AllowAtomicPublish; got != want {
+					t.Errorf("stream %s takes batches: got %v, want %v", name, got, want)
+				}
+			}
+		}
+		batches(false)
+		s.run(t, "init", "--commit", "group").expect(t, 1, "commit", "--change")
+		batches(false)
+		s.run(t, "init", "--commit", "group", "--change").expect(t, 0, "group")
+		batches(true)
+		s.run(t, "init").expect(t, 0, "group")
+		batches(true)
+		s.run(t, "init", "--commit", "each", "--change").expect(t, 0, "each")
+		batches(false)
+	})
 	t.Run("tells wrong usage", func(t *testing.T) {
+		s.run(t, "init", "--commit", "all").expect(t, 2, "--commit", "each or group")
 		s.run(t, "init", "--replicas", "9").expect(t, 2, "--replicas 9")
 		s.run(t, "init", "--queue", "a.b").expect(t, 2, "a.b")
 		s.run(t, "init", "--removal", "magic").expect(t, 2, "magic")

@@ -44,6 +44,7 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
 	t.row("removal", s.Removal)
+	t.row("commit", s.Commit)
 }
 
 // line makes s fit into a cell: what would move the cursor, or turn the
@@ -72,8 +73,9 @@ type settingsView struct {
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
 	Removal     string `json:"removal"`
+	Commit      string `json:"commit"`
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
-	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String(), string(s.Removal)}
+	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String(), string(s.Removal), string(s.Commit)}
 }

@@ -33,9 +33,9 @@ func (c *Commands) Republish(env command.Envelope, done func(stream.Accepted, er
 }
 
 func (c *Commands) publish(env command.Envelope, msgID string, done func(stream.Accepted, error)) error {
-	h := nats.Header{
-		command.HeaderID:     {env.ID},
-		command.HeaderDigest: {string(env.Digest)},
+	h := nats.Header{command.HeaderDigest: {string(env.Digest)}}
+	if env.ID != string(env.Token) {
+		h[command.HeaderID] = []string{env.ID}
 	}
 	if msgID != "" {
 		h[command.HeaderMsgID] = []string{msgID}

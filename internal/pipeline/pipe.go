@@ -70,7 +70,7 @@ type slot struct {
 	many     OnReplies // set instead of one
 	subject  string
 	deadline time.Time
-	busy     bool  // many is being called; whoever wants to end the request leaves doom instead
+	busy     bool  // many is being called, or a lent message read; whoever wants to end the request leaves doom instead
 	doom     error // what ended the request meanwhile
 }
 
@@ -115,9 +115,27 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 // reused once Send has returned.
 func (p *Pipe) Send(m *nats.Msg, on OnReply) error { return p.send(m, slot{one: on}) }
 
+// Lend is Send for a message that on takes back: it may reuse m, since it is not
+// called as long as m is being read.
+func (p *Pipe) Lend(m *nats.Msg, on OnReply) error { return p.send(m, slot{one: on, busy: true}) }
+
 // SendMany is Send for a request with several answers: on is called until it
 // is satisfied or an error ends the request. The timeout starts anew with each answer.
 func (p *Pipe) SendMany(m *nats.Msg, on OnReplies) error { return p.send(m, slot{many: on}) }
+
+// Post sends m and asks for no answer. M may be reused once Post has returned.
+func (p *Pipe) Post(m *nats.Msg) error {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	if err := p.nc.PublishMsg(m); err != nil {
+		return fmt.Errorf("pipeline: publish to %q: %w", m.Subject, err)
+	}
+	return nil
+}
 
 func (p *Pipe) send(m *nats.Msg, s slot) error {
 	s.subject = m.Subject
@@ -135,7 +153,29 @@ func (p *Pipe) send(m *nats.Msg, s slot) error {
 		}
 		return fmt.Errorf("pipeline: publish to %q: %w", m.Subject, err)
 	}
+	if s.busy {
+		p.lent(i, gen)
+	}
 	return nil
+}
+
+// lent ends the reading of a lent message.
+func (p *Pipe) lent(i, gen uint32) {
+	p.mu.Lock()
+	s := &p.slots[i]
+	if s.gen != gen || !s.used() {
+		p.mu.Unlock()
+		return // answered
+	}
+	s.busy = false
+	doom, was := s.doom, *s
+	if doom != nil {
+		p.releaseLocked(i, gen)
+	}
+	p.mu.Unlock()
+	if doom != nil {
+		was.end(doom)
+	}
 }
 
 func (p *Pipe) address(i, gen uint32) string {

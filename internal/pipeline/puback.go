@@ -13,6 +13,9 @@ import (
 type PubAck struct {
 	Sequence  uint64
 	Duplicate bool // the id was seen before; Sequence is that of the first copy
+	// Count is how many messages of an atomic batch are stored, Sequence being
+	// that of the last; 0 for a message that came by itself.
+	Count uint64
 }
 
 // APIError is a refusal by JetStream. Only packages stream and kvstate look
@@ -59,6 +62,7 @@ func ParsePubAck(data []byte) (PubAck, error) {
 		Error     *APIError `json:"error"`
 		Sequence  uint64    `json:"seq"`
 		Duplicate bool      `json:"duplicate"`
+		Count     uint64    `json:"count"`
 	}
 	switch err := json.Unmarshal(data, &ack); {
 	case err != nil:
@@ -68,7 +72,7 @@ func ParsePubAck(data []byte) (PubAck, error) {
 	case ack.Sequence == 0:
 		return PubAck{}, fmt.Errorf("%w, %w: no sequence in %.80q", ErrGarbled, ErrIndeterminate, data)
 	}
-	return PubAck{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
+	return PubAck{Sequence: ack.Sequence, Duplicate: ack.Duplicate, Count: ack.Count}, nil
 }
 
 func digits(b []byte) (n uint64, rest []byte) {

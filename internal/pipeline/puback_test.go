@@ -18,7 +18,7 @@ func TestParsePubAck(t *testing.T) {
 		`{"stream":"S","seq":18446744073709551615}`:    {Sequence: 18446744073709551615},
 		`{"stream":"S","seq":9223372036854775807}`:     {Sequence: 9223372036854775807},
 		`{"stream":"S","seq":10000000000000000000}`:    {Sequence: 10000000000000000000},
-		`{"stream":"S","seq":1,"batch":"b","count":2}`: {Sequence: 1},
+		`{"stream":"S","seq":1,"batch":"b","count":2}`: {Sequence: 1, Count: 2},
 	} {
 		if got, err := ParsePubAck([]byte(in)); err != nil || got != want {
 			t.Errorf("%s: got %+v, %v; want %+v", in, got, err, want)

@@ -16,11 +16,17 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
-// books is what the bucket says, read once.
+// books is what the buckets say, read once.
 type books struct {
-	owners  map[uint64][]string        // ids that account for a sequence
+	owners  map[place][]string         // ids that account for a sequence
 	records map[string]*kvstate.Record // by id
 	faults  []string
+}
+
+// place is a sequence of a shard's stream.
+type place struct {
+	shard int
+	seq   uint64
 }
 
 func (b *books) fault(format string, args ...any) {
@@ -31,17 +37,21 @@ func (b *books) fault(format string, args ...any) {
 // receipts, so a receipt does not mean that yet.
 func (s *stand) settle(t *testing.T) {
 	t.Helper()
-	await(t, "the stream to be empty", func() bool {
-		state, err := s.pool.Commands().State(t.Context())
-		return err == nil && state.Messages == 0
-	})
+	for _, shard := range s.pool.Shards() {
+		await(t, "the stream to be empty", func() bool {
+			state, err := shard.Commands.State(t.Context())
+			return err == nil && state.Messages == 0
+		})
+	}
 }
 
 // checkBooks holds the pool to its invariants.
 func checkBooks(t *testing.T, s *stand) {
 	t.Helper()
 	b := s.readBooks(t)
-	b.cover(t, s.pool)
+	for _, shard := range s.pool.Shards() {
+		b.cover(t, s.pool, shard)
+	}
 	b.effects(s.lines(t), s.pool.Settings().MaxAttempts, s.amnesia)
 	b.followUps()
 	b.faults = append(b.faults, s.wit.check()...)
@@ -54,72 +64,80 @@ func (s *stand) readBooks(t *testing.T) *books {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	await(t, "the witness to have seen every revision", func() bool {
-		str, err := s.js.Stream(ctx, bucketStream)
-		if err != nil {
-			return false
-		}
-		s.wit.mu.Lock()
-		defer s.wit.mu.Unlock()
-		return s.wit.last >= str.CachedInfo().State.LastSeq
-	})
-	b := &books{owners: map[uint64][]string{}, records: map[string]*kvstate.Record{}}
-	err := s.pool.Records().Scan(ctx, func(e kvstate.Entry) error {
-		if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
-			b.own(seq, string(e.Raw))
+	b := &books{owners: map[place][]string{}, records: map[string]*kvstate.Record{}}
+	for _, shard := range s.pool.Shards() {
+		await(t, "the witness to have seen every revision", func() bool {
+			str, err := s.js.Stream(ctx, "KV_"+shard.Records.Bucket())
+			if err != nil {
+				return false
+			}
+			s.wit.mu.Lock()
+			defer s.wit.mu.Unlock()
+			return s.wit.last[shard.Records.Bucket()] >= str.CachedInfo().State.LastSeq
+		})
+		if err := shard.Records.Scan(ctx, func(e kvstate.Entry) error {
+			b.enter(s.pool, shard.Index, e)
 			return nil
+		}); err != nil {
+			t.Fatal(err)
 		}
-		if kvstate.Own(e.Key) {
-			return nil
-		}
-		if e.Err != nil {
-			b.fault("entry %s does not decode: %v", e.Key, e.Err)
-			return nil //nolint:nilerr // a fault of the books, and the scan goes on
-		}
-		aside := strings.HasPrefix(string(e.Key), "_")
-		for _, seq := range e.Record.Seqs {
-			b.own(seq, e.Record.ID)
-		}
-		if aside {
-			return nil // malformed or a conflict: parked beside the record of its id
-		}
-		if token, err := dedupe.Token(e.Record.ID); err != nil || token != e.Key {
-			b.fault("key %s holds the record of %q", e.Key, e.Record.ID)
-		}
-		b.records[e.Record.ID] = e.Record
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return b
 }
 
-func (b *books) own(seq uint64, id string) {
-	if !slices.Contains(b.owners[seq], id) {
-		b.owners[seq] = append(b.owners[seq], id)
+// enter takes down one entry of a shard's bucket.
+func (b *books) enter(pool *tallyman.Pool, shard int, e kvstate.Entry) {
+	if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
+		b.own(place{shard, seq}, string(e.Raw))
+		return
+	}
+	if kvstate.Own(e.Key) {
+		return
+	}
+	if e.Err != nil {
+		b.fault("entry %s does not decode: %v", e.Key, e.Err)
+		return
+	}
+	for _, seq := range e.Record.Seqs {
+		b.own(place{shard, seq}, e.Record.ID)
+	}
+	if strings.HasPrefix(string(e.Key), "_") {
+		return // malformed or a conflict: parked beside the record of its id
+	}
+	if token, err := dedupe.Token(e.Record.ID); err != nil || token != e.Key {
+		b.fault("key %s holds the record of %q", e.Key, e.Record.ID)
+	}
+	if home := pool.ShardOf(e.Key).Index; home != shard {
+		b.fault("the record of %q lies in shard %d and belongs into %d", e.Record.ID, shard, home)
+	}
+	b.records[e.Record.ID] = e.Record
+}
+
+func (b *books) own(at place, id string) {
+	if !slices.Contains(b.owners[at], id) {
+		b.owners[at] = append(b.owners[at], id)
 	}
 }
 
 // cover is I2 and I3: every sequence is in the stream or accounted for, once.
-func (b *books) cover(t *testing.T, pool *tallyman.Pool) {
+func (b *books) cover(t *testing.T, pool *tallyman.Pool, shard tallyman.Shard) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	state, err := pool.Commands().State(ctx)
+	state, err := shard.Commands.State(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if state.LastSeq == 0 {
-		b.fault("the stream has never held a command: nothing was tested")
+		b.fault("the stream of shard %d has never held a command: nothing was tested", shard.Index)
 	}
 	for seq := uint64(1); seq <= state.LastSeq; seq++ {
-		stored, err := pool.Commands().Get(ctx, seq)
+		stored, err := shard.Commands.Get(ctx, seq)
 		in := err == nil
 		if err != nil && !errors.Is(err, stream.ErrNotFound) {
 			t.Fatalf("get sequence %d: %v", seq, err)
 		}
-		ids := b.owners[seq]
+		ids := b.owners[place{shard.Index, seq}]
 		switch {
 		case len(ids) > 1:
 			b.fault("I3: sequence %d is accounted for by %d ids: %v", seq, len(ids), ids)
@@ -131,11 +149,21 @@ func (b *books) cover(t *testing.T, pool *tallyman.Pool) {
 				b.fault("I3: sequence %d holds %q and is accounted for by %q", seq, id, ids[0])
 			}
 		default:
-			if r := b.records[ids[0]]; r != nil && !r.State.Terminal() && r.Accounts(seq) {
+			r := b.records[ids[0]]
+			if r != nil && home(pool, r.ID) == shard.Index && !r.State.Terminal() && r.Accounts(seq) {
 				b.fault("I2: sequence %d of %q has left the stream in state %s", seq, r.ID, r.State)
 			}
 		}
 	}
+}
+
+// home is the shard of an id.
+func home(pool *tallyman.Pool, id string) int {
+	token, err := dedupe.Token(id)
+	if err != nil {
+		return -1
+	}
+	return pool.ShardOf(token).Index
 }
 
 // effects holds the receipts against what the handlers wrote down.

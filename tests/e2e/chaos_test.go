@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/dedupe"
 )
 
 // Chaos by default: how long, and how many commands per second.
@@ -52,8 +54,18 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Logf("chaos for %v; the same faults again: TALLYMAN_SEED=%d TALLYMAN_CHAOS=%v go test -run Chaos ./tests/e2e/", length, seed, length)
+	for _, shards := range []int{1, 4} {
+		t.Run(strconv.Itoa(shards)+" shards", func(t *testing.T) {
+			t.Parallel()
+			reign(t, shards, seed, length)
+		})
+	}
+}
+
+func reign(t *testing.T, shards int, seed uint64, length time.Duration) {
+	t.Helper()
 	// Faults burn attempts of commands that did nothing wrong.
-	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond}
+	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond, Shards: shards}
 	c := &chaos{
 		stand: newStand(t, settings), random: rand.New(rand.NewPCG(seed, 0)),
 		frozen: map[*process]time.Time{}, faults: map[string]int{},
@@ -179,6 +191,11 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 			cmd.Kind = "parent"
 			ids = append(ids, cmd.ID+"/1", cmd.ID+"/2")
 		}
+		if random.IntN(4) == 0 {
+			if err := c.publishAnyhow(ctx, cmd); err != nil {
+				return ids, err
+			}
+		}
 		for range 1 + random.IntN(2) { // the second time it is absorbed
 			if err := c.insist(cmd); err != nil {
 				return ids, err
@@ -193,6 +210,19 @@ func (c *chaos) submitAll(ctx context.Context, random *rand.Rand, length time.Du
 		}
 	}
 	return ids, nil
+}
+
+// publishAnyhow tries to publish a command by hand, to the first shard
+// whatever its id. It is submitted as well, so it need not succeed.
+func (c *chaos) publishAnyhow(ctx context.Context, cmd tallyman.Command) error {
+	token, err := dedupe.Token(cmd.ID)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg("main.commands.default." + cmd.Kind + "." + string(token))
+	m.Data = cmd.Payload
+	_, _ = c.js.PublishMsg(ctx, m) // the server may be away just now
+	return nil
 }
 
 // insist submits until the answer is clear, as every producer should.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -23,25 +24,83 @@ func TestKill(t *testing.T) {
 		{"after-handler", 2, 2}, // the effect is there, the receipt is not
 		{"before-ack", 1, 1},    // the receipt is there, the ack is not
 	} {
-		t.Run(tt.point, func(t *testing.T) {
+		for _, shards := range []int{1, 4} {
+			t.Run(tt.point+" of "+strconv.Itoa(shards)+" shards", func(t *testing.T) {
+				t.Parallel()
+				s := newStand(t, sharded(shards))
+				first := s.worker(t, s.failAt(tt.point, "c-1"))
+				s.submit(t, "log", "c-1", "one")
+				others := s.ids("c", 1)
+				for _, id := range others {
+					s.submit(t, "log", id, "two")
+				}
+				first.waitEnd(t, "it was to die at "+tt.point)
+				if !first.wasKilled() {
+					t.Fatalf("the worker ended with %v, want killed", first.cmd.ProcessState)
+				}
+				s.worker(t)
+				r := s.receipt(t, "c-1")
+				if string(r.Result) != "one" || r.Attempt != tt.attempt {
+					t.Errorf("got result %q of attempt %d, want %q of attempt %d", r.Result, r.Attempt, "one", tt.attempt)
+				}
+				for _, id := range others {
+					s.receipt(t, id)
+				}
+				s.settle(t)
+				if got := len(s.of(t, "effect", "c-1")); got != tt.effects {
+					t.Errorf("got %d effects, want %d", got, tt.effects)
+				}
+				checkBooks(t, s)
+			})
+		}
+	}
+}
+
+// sharded are the short settings over some shards.
+func sharded(n int) tallyman.Settings {
+	settings := short
+	settings.Shards = n
+	return settings
+}
+
+// ids returns n ids for each shard, in the order of the shards; none ends in -1.
+func (s *stand) ids(prefix string, n int) (ids []string) {
+	for shard := range s.pool.Shards() {
+		for i, found := 2, 0; found < n; i++ {
+			if id := prefix + "-" + strconv.Itoa(i); home(s.pool, id) == shard {
+				ids = append(ids, id)
+				found++
+			}
+		}
+	}
+	return ids
+}
+
+// A worker dies while it forwards commands that were published to the first
+// shard by hand.
+func TestKill_Forwarding(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"before-forward", "after-forward", "before-ack"} {
+		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, short)
-			first := s.worker(t, s.failAt(tt.point, "c-1"))
-			s.submit(t, "log", "c-1", "one")
-			s.submit(t, "log", "c-2", "two")
-			first.waitEnd(t, "it was to die at "+tt.point)
-			if !first.wasKilled() {
-				t.Fatalf("the worker ended with %v, want killed", first.cmd.ProcessState)
+			s := newStand(t, sharded(4))
+			ids := s.ids("c", 3)
+			for _, id := range ids {
+				s.publish(t, "log", id, "x", id)
 			}
+			first := s.worker(t, s.failAt(point, ids[len(ids)-1]))
+			first.waitEnd(t, "it was to die at "+point)
 			s.worker(t)
-			r := s.receipt(t, "c-1")
-			if string(r.Result) != "one" || r.Attempt != tt.attempt {
-				t.Errorf("got result %q of attempt %d, want %q of attempt %d", r.Result, r.Attempt, "one", tt.attempt)
+			for _, id := range ids {
+				s.receipt(t, id)
 			}
-			s.receipt(t, "c-2")
 			s.settle(t)
-			if got := len(s.of(t, "effect", "c-1")); got != tt.effects {
-				t.Errorf("got %d effects, want %d", got, tt.effects)
+			b := s.readBooks(t)
+			for seq, id := range ids {
+				got := b.owners[place{0, uint64(seq) + 1}]
+				if len(got) != 1 || got[0] != id {
+					t.Errorf("sequence %d of the first shard is accounted for by %v, want %s", seq+1, got, id)
+				}
 			}
 			checkBooks(t, s)
 		})

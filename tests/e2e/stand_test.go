@@ -59,7 +59,7 @@ func newStand(t *testing.T, settings tallyman.Settings) *stand {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.pool.Close() }) // the connection goes next
-	s.wit = watch(t, s.js)
+	s.wit = watch(t, s.js, s.pool.Shards())
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.show(t)

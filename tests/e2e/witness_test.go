@@ -17,35 +17,37 @@ import (
 
 const bucketStream = "KV_" + tallyman.DefaultPool
 
-// witness follows the bucket and so sees revisions that are gone later.
+// witness follows the buckets and so sees revisions that are gone later.
 type witness struct {
 	mu        sync.Mutex
-	last      uint64 // newest revision seen
+	last      map[string]uint64 // newest revision seen, by bucket
 	revisions map[string][]*kvstate.Record
 }
 
-func watch(t *testing.T, js jetstream.JetStream) *witness {
+func watch(t *testing.T, js jetstream.JetStream, shards []tallyman.Shard) *witness {
 	t.Helper()
-	w := &witness{revisions: map[string][]*kvstate.Record{}}
+	w := &witness{last: map[string]uint64{}, revisions: map[string][]*kvstate.Record{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ctx.Err() == nil {
-			w.follow(ctx, js)
-		}
-	})
+	for _, s := range shards {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				w.follow(ctx, js, s.Records.Bucket())
+			}
+		})
+	}
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return w
 }
 
 // follow reads on from the newest revision seen until something goes wrong.
-func (w *witness) follow(ctx context.Context, js jetstream.JetStream) {
+func (w *witness) follow(ctx context.Context, js jetstream.JetStream, bucket string) {
 	w.mu.Lock()
-	from := w.last + 1
+	from := w.last[bucket] + 1
 	w.mu.Unlock()
 	some, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	cons, err := js.OrderedConsumer(some, bucketStream, jetstream.OrderedConsumerConfig{
+	cons, err := js.OrderedConsumer(some, "KV_"+bucket, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 	})
 	if err != nil {
@@ -58,7 +60,7 @@ func (w *witness) follow(ctx context.Context, js jetstream.JetStream) {
 			return
 		}
 		for m := range batch.Messages() {
-			w.see(m)
+			w.see(bucket, m)
 		}
 		if batch.Error() != nil {
 			return
@@ -66,18 +68,18 @@ func (w *witness) follow(ctx context.Context, js jetstream.JetStream) {
 	}
 }
 
-func (w *witness) see(m jetstream.Msg) {
+func (w *witness) see(bucket string, m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if meta.Sequence.Stream <= w.last {
+	if meta.Sequence.Stream <= w.last[bucket] {
 		return
 	}
-	w.last = meta.Sequence.Stream
-	key := strings.TrimPrefix(m.Subject(), "$KV."+tallyman.DefaultPool+".")
+	w.last[bucket] = meta.Sequence.Stream
+	key := strings.TrimPrefix(m.Subject(), "$KV."+bucket+".")
 	if strings.HasPrefix(key, "_") {
 		return
 	}
@@ -89,7 +91,7 @@ func (w *witness) see(m jetstream.Msg) {
 	if err != nil {
 		return // the books tell
 	}
-	r.Revision = w.last
+	r.Revision = w.last[bucket]
 	w.revisions[key] = append(w.revisions[key], r)
 }
 

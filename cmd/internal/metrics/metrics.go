@@ -42,6 +42,7 @@ var counters = []struct {
 	{tallyman.EventDropped, "tallyman_dropped_total", "Deliveries left to their lease, to come again."},
 	{tallyman.EventCancelled, "tallyman_cancelled_total", "Commands that an operator cancelled while this worker had them."},
 	{tallyman.EventFellBack, "tallyman_fell_back_total", "Damaged records; the attempt resumed from the one before."},
+	{tallyman.EventForwarded, "tallyman_forwarded_total", "Commands that lay in another shard than their id's and were submitted there."},
 }
 
 // New returns metrics. Pattern gives the route that handles a kind, empty if

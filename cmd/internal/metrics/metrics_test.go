@@ -48,13 +48,13 @@ func TestMetrics(t *testing.T) {
 		{Type: tallyman.EventRetried, Kind: "from-anyone"},
 		{Type: tallyman.EventParked, Kind: "from-anyone", Reason: kvstate.ReasonUnknownKind},
 		{Type: tallyman.EventAbsorbed}, {Type: tallyman.EventTakeover}, {Type: tallyman.EventHandedBack},
-		{Type: tallyman.EventRefused}, {Type: tallyman.EventLeaseLost}, {Type: tallyman.EventStuck}, {Type: tallyman.EventDropped},
+		{Type: tallyman.EventRefused}, {Type: tallyman.EventLeaseLost}, {Type: tallyman.EventStuck}, {Type: tallyman.EventDropped}, {Type: tallyman.EventForwarded},
 	} {
 		m.Observe(e)
 	}
 	want("tallyman_completed_total 2", "tallyman_retried_total 2", "tallyman_submitted_total 2", `tallyman_parked_total{reason="unknown_kind"} 1`,
 		"tallyman_absorbed_total 1", "tallyman_takeovers_total 1", "tallyman_handed_back_total 1", "tallyman_refused_writes_total 1",
-		"tallyman_lease_losses_total 1", "tallyman_stuck_total 1", "tallyman_dropped_total 1",
+		"tallyman_lease_losses_total 1", "tallyman_stuck_total 1", "tallyman_dropped_total 1", "tallyman_forwarded_total 1",
 		`tallyman_handler_seconds_sum{kind="resize-*"} 4`, `tallyman_handler_seconds_count{kind="resize-*"} 3`,
 		`tallyman_settle_seconds_sum{kind="resize-*"} 2`, `tallyman_settle_seconds_count{kind="resize-*"} 2`)
 	for _, line := range scrape(m) {
