@@ -39,7 +39,8 @@ type rig struct {
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	// Parallel subtests wait for their turn, on a busy machine for long.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	nc := pooltest.Connect(t, s.URL())
 	if err := tallyman.Create(ctx, nc, "main", pooltest.Settings(settings), topology); err != nil {

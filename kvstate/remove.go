@@ -21,7 +21,6 @@ func (s *Store) Remove(ctx context.Context, key command.Token, revision uint64) 
 		return fmt.Errorf("kvstate: remove %s: it is the record of a command, and those only expire", key)
 	}
 	m := messages.Get().(*message)
-	defer m.recycle()
 	m.msg.Subject = s.prefix + string(key)
 	m.set("KV-Operation", "PURGE")
 	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
