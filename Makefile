@@ -11,16 +11,21 @@ FUZZTIME  ?= 30s
 CHAOSTIME ?= 5m
 # Of the bucket that is listed by make scale.
 SCALE     ?= 1000000
+# Of one benchmark of a stage, as go test takes it.
+BENCHTIME ?= 1s
 # Of one test binary; e2e waits for leases to run out.
 TIMEOUT   ?= 15m
 
 COMMANDS := worker producer tallyman
+# What a command passes on the straight way. BenchmarkWrites is left out of it: it
+# measures a server.
+STAGES   := . ./command ./dedupe ./internal/pipeline ./kvstate ./lease ./stream
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PACKAGES=$(PACKAGES) FUZZTIME=$(FUZZTIME) CHAOSTIME=$(CHAOSTIME) SCALE=$(SCALE) TIMEOUT=$(TIMEOUT)"
+	@echo "  variables: PACKAGES=$(PACKAGES) FUZZTIME=$(FUZZTIME) CHAOSTIME=$(CHAOSTIME) SCALE=$(SCALE) BENCHTIME=$(BENCHTIME) TIMEOUT=$(TIMEOUT)"
 
 .PHONY: build
 build: ## compile static worker, producer and tallyman into ./bin
@@ -71,6 +76,10 @@ lint: ## check format, vet and golangci-lint
 .PHONY: bench
 bench: ## run the benchmarks; compare two runs with benchstat
 	go -C bench test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-stages
+bench-stages: ## measure time and allocations of each stage that a command passes
+	go test -run '^$$' -bench . -skip '^BenchmarkWrites$$' -benchmem -benchtime $(BENCHTIME) -timeout $(TIMEOUT) $(STAGES)
 
 .PHONY: bench-outbox
 bench-outbox: ## measure relay and scans of the outbox, up to 1,000,000 rows, on SQLite and PostgreSQL

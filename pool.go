@@ -142,111 +142,6 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	return nil
 }
 
-// creation is one call of Create.
-type creation struct {
-	ctx      context.Context
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	pipe     *pipeline.Pipe
-	name     string
-	topology Topology
-}
-
-func (c *creation) run(want Settings) error {
-	n, settled, err := c.planned(want)
-	if err != nil {
-		return err
-	}
-	want.Shards = n
-	agreed := want.WithDefaults()
-	if n > 1 {
-		if err := agreed.Validate(); err != nil {
-			return err
-		}
-		if err := eachShard(1, n, c.vacant); err != nil {
-			return err
-		}
-	}
-	agree := func(records *kvstate.Store) (Settings, error) {
-		return agree(c.ctx, records, want, c.topology.Change)
-	}
-	if settled && n > 1 {
-		// What is stored rules the other shards as well. To change it begins with the first:
-		// were the act cut off, repeating it finds what still differs.
-		if agreed, err = c.shard(0, n, agree); err != nil {
-			return err
-		}
-	}
-	marked := func(index int) error {
-		_, err := c.shard(index, n, func(records *kvstate.Store) (Settings, error) {
-			return agreed, mark(c.ctx, records, place{c.name, index}, agreed, settled)
-		})
-		return err
-	}
-	if n > 1 {
-		if err := marked(1); err != nil { // its mark says how many there are to be
-			return err
-		}
-		if err := eachShard(2, n, marked); err != nil {
-			return err
-		}
-	}
-	if settled && n > 1 {
-		return nil
-	}
-	_, err = c.shard(0, n, agree)
-	return err
-}
-
-// shard makes one of n shards: its bucket, with the settings that agree
-// stores and returns, then its stream and consumers.
-func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, error)) (Settings, error) {
-	ctx, js, name := c.ctx, c.js, shardName(c.name, index)
-	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: c.topology.Replicas}); err != nil {
-		return Settings{}, err
-	}
-	records, err := kvstate.Open(ctx, c.nc, js, c.pipe, kvstate.Config{Pool: name})
-	if err != nil {
-		return Settings{}, err
-	}
-	agreed, err := agree(records)
-	if err != nil {
-		return Settings{}, err
-	}
-	if err := kvstate.AllowBatches(ctx, js, name, agreed.Commit == CommitGroup); err != nil {
-		return Settings{}, err
-	}
-	queues := c.topology.Queues
-	if len(queues) == 0 {
-		queues = []string{command.DefaultQueue}
-	}
-	if c.topology.Change {
-		// Queues that exist take the new lease too.
-		if s, err := stream.Open(ctx, c.nc, js, c.pipe, name); err == nil {
-			there, err := s.Queues(ctx)
-			if err != nil {
-				return Settings{}, err
-			}
-			for _, q := range there {
-				queues = append(queues, q.Name)
-			}
-		}
-	}
-	return agreed, stream.Create(ctx, js, stream.Config{
-		Pool: name, Replicas: c.topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
-		Sweep: agreed.Removal == RemovalSweep,
-	})
-}
-
-// portion is one of n shards' share of a limit, rounded up. 0 and below have meanings of their own.
-func portion(limit int64, n int) int64 {
-	if limit <= 0 {
-		return limit
-	}
-	return (limit-1)/int64(n) + 1
-}
-
 // agree stores the settings of a new pool, or brings wanted and stored ones together.
 func agree(ctx context.Context, records *kvstate.Store, want Settings, change bool) (Settings, error) {
 	for {
@@ -262,6 +157,8 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 				return Settings{}, misplaced(place{}, is)
 			case err != nil && !change:
 				return Settings{}, err
+			case err == nil && have.Shards != want.Shards:
+				return Settings{}, have.Require(Settings{Shards: want.Shards}) // made by somebody else just now
 			case err == nil:
 				agreed = want.over(have)
 			}

@@ -39,8 +39,7 @@ type rig struct {
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	// Parallel subtests wait for their turn, on a busy machine for long.
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // subtests that run in parallel wait for their turn
 	t.Cleanup(cancel)
 	nc := pooltest.Connect(t, s.URL())
 	if err := tallyman.Create(ctx, nc, "main", pooltest.Settings(settings), topology); err != nil {

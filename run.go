@@ -23,7 +23,7 @@ import (
 type run struct {
 	w     *Worker
 	d     *stream.Delivery
-	shard *shard // where the delivery lies, and its record
+	shard *shard // where the delivery lies and, but for a stray, its record
 	env   command.Envelope
 	lease *lease.Lease
 

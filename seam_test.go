@@ -95,7 +95,18 @@ func TestSeam(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(server.Close)
-		behave(t, server.URL(), 1)
+		behave(t, server.URL(), seamSettings, 1)
+	})
+	t.Run("on a server, in groups", func(t *testing.T) {
+		t.Parallel()
+		server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		settings := seamSettings
+		settings.Commit = CommitGroup
+		behave(t, server.URL(), settings, 1)
 	})
 	t.Run("on a cluster", func(t *testing.T) {
 		t.Parallel()
@@ -104,12 +115,12 @@ func TestSeam(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(cluster.Close)
-		behave(t, cluster.URL(), 3)
+		behave(t, cluster.URL(), seamSettings, 3)
 	})
 }
 
 // behave runs every behaviour on a pool of its own.
-func behave(t *testing.T, url string, replicas int) {
+func behave(t *testing.T, url string, settings Settings, replicas int) {
 	t.Helper()
 	i := 0
 	for name, behaves := range behaviours() {
@@ -128,7 +139,7 @@ func behave(t *testing.T, url string, replicas int) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Create(ctx, nc, pool, seamSettings, Topology{Replicas: replicas}); err != nil {
+			if err := Create(ctx, nc, pool, settings, Topology{Replicas: replicas}); err != nil {
 				t.Fatal(err)
 			}
 			p, err := Open(ctx, nc, pool)

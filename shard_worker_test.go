@@ -299,3 +299,29 @@ func TestShards_StatesAndWatch(t *testing.T) {
 		}
 	})
 }
+
+func TestShards_MoreOfThemThanSlots(t *testing.T) {
+	t.Parallel()
+	settings := brisk
+	settings.Shards = 16
+	r := newRig(t, settings, tallyman.Topology{})
+	const n = 400
+	for i := range n {
+		r.submit(t, tallyman.Command{ID: fmt.Sprint("c-", i), Kind: "echo"})
+	}
+	for range 2 {
+		start(t, open(t, connect(t, r.server.URL())), tallyman.WorkerConfig{Concurrency: 2, Mux: handle("echo", echo)})
+	}
+	r.emptied(t)
+	for shard := range settings.Shards { // everybody listens
+		id := r.idIn(t, shard, "late", 0)
+		r.submit(t, tallyman.Command{ID: id, Kind: "echo"})
+		if _, err := r.Wait(r.ctx, id); err != nil {
+			t.Errorf("wait for %s of shard %d: %v", id, shard, err)
+		}
+	}
+	r.emptied(t)
+	if got := r.balanced(t); got.Completed != n+16 {
+		t.Errorf("books: got %d completed, want %d", got.Completed, n+16)
+	}
+}

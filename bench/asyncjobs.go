@@ -70,7 +70,9 @@ func (asyncjobsPeer) Work(ctx context.Context, url string) error {
 }
 
 func (asyncjobsPeer) Watch(ctx context.Context, url string) (books, error) {
-	b, err := watchStreams(ctx, url, fmt.Sprintf(asyncjobs.WorkStreamNamePattern, asyncjobsQueue), asyncjobs.TasksStreamName)
+	b, err := watchStreams(ctx, url, []shardName{
+		{fmt.Sprintf(asyncjobs.WorkStreamNamePattern, asyncjobsQueue), asyncjobs.TasksStreamName},
+	})
 	if err != nil {
 		return nil, err
 	}

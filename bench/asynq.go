@@ -13,7 +13,9 @@ import (
 )
 
 // asynqPeer is asynq on Redis, with its results kept.
-type asynqPeer struct{}
+type asynqPeer struct {
+	sync bool // Redis flushes to disk before every answer
+}
 
 const (
 	asynqHandlers  = 100                   // handlers at once, and submissions on their way
@@ -30,7 +32,7 @@ const (
 )
 
 func (asynqPeer) Name() string                         { return "asynq" }
-func (asynqPeer) System() system                       { return redisServer{} }
+func (a asynqPeer) System() system                     { return redisServer(a) }
 func (asynqPeer) Share() int                           { return 1 }
 func (asynqPeer) Create(context.Context, string) error { return nil } // it creates as it goes
 

@@ -72,7 +72,9 @@ func needs(t *testing.T, c Contestant) {
 func TestRun_Usage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"--only", "nobody"}, {"--n", "0"}, {"--latency", "1ms", "--rate", "1"}, {"more"}, {"--no-such-flag"},
-		{"--paths", "--flat"}, {"--paths", "--scenario", "latency"}, {"--flat", "--only", "raw"}, {"--replicas", "2"}, {"--replicas", "3", "--only", "asynq"}} {
+		{"--paths", "--flat"}, {"--paths", "--scenario", "latency"}, {"--flat", "--only", "raw"}, {"--replicas", "2"}, {"--replicas", "3", "--only", "asynq"},
+		{"--capacity", "--paths"}, {"--capacity", "--sync"}, {"--capacity", "--shards", "4"}, {"--shards", "0"}, {"--shards", "1000"},
+		{"--removal", "burn"}, {"--commit", "never"}, {"--sync", "--only", "asyncjobs"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer

@@ -6,14 +6,31 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/tallyman-go/tallyman"
 )
 
 // The books of every contestant must tell the waiting from the completed: else
 // a scenario would end too early, and nobody would notice what was lost.
 func TestBooks(t *testing.T) {
 	t.Parallel()
+	all := make(map[string]Contestant)
 	for _, c := range contestants() {
-		t.Run(c.Name(), func(t *testing.T) {
+		all[c.Name()] = c
+	}
+	for _, c := range powerSafe() {
+		c, err := layout{sync: true}.on(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[c.Name()+" that flushes"] = c
+	}
+	all["tallyman with shards"] = onJetStream{natsContestant: ours{}, layout: layout{pool: tallyman.Settings{Shards: 3}}}
+	all["tallyman that sweeps"] = onJetStream{natsContestant: ours{}, layout: layout{sync: true, pool: tallyman.Settings{
+		Shards: 2, Removal: tallyman.RemovalSweep, Commit: tallyman.CommitGroup,
+	}}}
+	for name, c := range all {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			needs(t, c)
 			const n = 20
@@ -60,6 +77,9 @@ func TestBooks(t *testing.T) {
 				if !completed || !at.After(submitted) {
 					t.Errorf("%s was completed at %v, want a time after %v", command.ID, at, submitted)
 				}
+			}
+			if err := f.swept(t.Context()); err != nil {
+				t.Error(err)
 			}
 			if _, err := worker.ask(t.Context(), "stop"); err != nil {
 				t.Error(err)

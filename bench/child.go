@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,10 +27,14 @@ type order struct {
 	Contestant string `json:"contestant,omitempty"` // of the others
 	N          int    `json:"n,omitempty"`
 	Rate       int    `json:"rate,omitempty"`    // commands per second; 0: as fast as possible
+	Payload    int    `json:"payload,omitempty"` // bytes of each command's payload; 0 for payloadSize
 	Path       string `json:"path,omitempty"`    // of a worker: the way to take; empty for the straight one
+	DB         string `json:"db,omitempty"`      // of a relay: the file of its database
 	Node       int    `json:"node,omitempty"`    // of a node: its place in Ports
 	Ports      []int  `json:"ports,omitempty"`   // of a node: where the nodes of its cluster find each other
+	Sync       bool   `json:"sync,omitempty"`    // of a node: flush before every answer
 	Profile    string `json:"profile,omitempty"` // file for a CPU profile of the whole life
+	Trace      string `json:"trace,omitempty"`   // of a server: file for a line per flush, written by strace
 }
 
 // report is a child's answer to one line of its standard input, and the
@@ -40,11 +45,15 @@ type report struct {
 	URL        string `json:"url,omitempty"`
 	Version    string `json:"version,omitempty"`
 	Durability string `json:"durability,omitempty"`
+	Assets     string `json:"assets,omitempty"` // what was made there; filled in by the parent
 	// of the work that the line asked for
 	Start time.Time     `json:"start,omitzero"`
 	End   time.Time     `json:"end,omitzero"`
 	CPU   time.Duration `json:"cpu,omitempty"` // since the process began, or the server that it runs
 	Peak  int64         `json:"peak,omitempty"`
+	// Traffic is what this process exchanged with the server, and of a server what
+	// it gave to its disk and to its fellows.
+	Traffic traffic `json:"traffic,omitzero"`
 }
 
 // answer does what one line asks for.
@@ -108,6 +117,9 @@ func runChild(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 		if r.Peak, err = peakRSS(); err != nil {
 			return err
 		}
+		if r.Traffic, err = c.traffic(); err != nil {
+			return err
+		}
 		if err := say.say(r); err != nil {
 			return err
 		}
@@ -120,6 +132,7 @@ type child struct {
 	ready   report
 	respond answer
 	cpu     func() (time.Duration, error)
+	traffic func() (traffic, error)
 	close   func()
 }
 
@@ -138,7 +151,7 @@ func openChild(ctx context.Context, o order, say *speaker) (child, error) {
 	if err != nil {
 		return child{}, err
 	}
-	opened := child{cpu: cpuTime, close: func() {}}
+	opened := child{cpu: cpuTime, traffic: exchanged, close: func() {}}
 	switch o.Role {
 	case "produce":
 		opened.respond = produceAnswer(ctx, c, o)
@@ -167,8 +180,9 @@ func openServer(name string, start func() (*runningServer, error)) (child, error
 			}
 			return usageOnly()
 		},
-		cpu:   s.cpu,
-		close: s.stop,
+		cpu:     s.cpu,
+		traffic: s.measured,
+		close:   s.stop,
 	}, nil
 }
 
@@ -185,7 +199,7 @@ func produceAnswer(ctx context.Context, c Contestant, o order) answer {
 			var start time.Time
 			err := c.Produce(ctx, o.URL, func(yield func(Command) bool) {
 				start = time.Now() // it is connected and asks for the first one
-				commandsOf(o.N, o.Rate)(yield)
+				commandsWith(cmp.Or(o.Payload, payloadSize), o.N, o.Rate)(yield)
 			})
 			return report{Start: start, End: time.Now()}, err
 		}

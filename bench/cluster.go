@@ -22,12 +22,17 @@ const clusterSize = 3
 
 // cluster is a JetStream cluster of three servers, each of them a process, on
 // this one machine.
-type cluster struct{}
+type cluster struct{ sync bool }
 
-func (cluster) name() string    { return "nats-server x 3" }
+func (c cluster) name() string {
+	if c.sync {
+		return syncedNATS + " x 3"
+	}
+	return "nats-server x 3"
+}
 func (cluster) missing() string { return "" } // it is part of the program
 
-func (cluster) start(ctx context.Context, dir string) (_ *runningServer, err error) {
+func (c cluster) start(ctx context.Context, dir string) (_ *runningServer, err error) {
 	ports := make([]int, clusterSize)
 	for i := range ports {
 		if ports[i], err = freePort(); err != nil {
@@ -47,7 +52,7 @@ func (cluster) start(ctx context.Context, dir string) (_ *runningServer, err err
 	}()
 	var urls []string
 	for i := range ports {
-		n, err := startProcess(ctx, order{Role: "node", Dir: dir, Node: i, Ports: ports})
+		n, err := startProcess(ctx, order{Role: "node", Dir: dir, Node: i, Ports: ports, Sync: c.sync})
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +60,8 @@ func (cluster) start(ctx context.Context, dir string) (_ *runningServer, err err
 	}
 	s := &runningServer{
 		url: strings.Join(urls, ","), version: nodes[0].ready.Version, durability: nodes[0].ready.Durability,
-		cpu: func() (time.Duration, error) { return treeCPU(os.Getpid()) }, stop: stop,
+		cpu:     func() (time.Duration, error) { return treeCPU(os.Getpid()) },
+		traffic: func() (traffic, error) { return ofAll(ctx, nodes) }, stop: stop,
 	}
 	return s, replicated(ctx, s.url)
 }
@@ -69,6 +75,7 @@ func startNode(o order) (*runningServer, error) {
 	name := fmt.Sprintf("bench-%d", o.Node)
 	return startNATS(&server.Options{
 		ServerName: name,
+		SyncAlways: o.Sync,
 		StoreDir:   filepath.Join(o.Dir, name),
 		Cluster:    server.ClusterOpts{Name: "bench", Host: "127.0.0.1", Port: o.Ports[o.Node]},
 		Routes:     routes,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,8 +12,9 @@ import (
 
 // Those that the report treats apart.
 const (
-	boundName    = "raw"
-	tallymanName = "tallyman"
+	boundName      = "raw"
+	batchBoundName = "raw-batch" // the second bound, where flushes count
+	tallymanName   = "tallyman"
 )
 
 const (
@@ -60,8 +62,8 @@ type books interface {
 	Close()
 }
 
-// contestants lists all of them: the bound that Tallyman is compared with,
-// Tallyman, and its peers.
+// contestants lists those that take part where nobody is named: the bound that
+// Tallyman is compared with, Tallyman, and its peers.
 func contestants() []Contestant {
 	return []Contestant{
 		onJetStream{natsContestant: raw{}},
@@ -73,8 +75,20 @@ func contestants() []Contestant {
 	}
 }
 
+// powerSafe lists those that take part with --sync: the bounds, Tallyman, and
+// the peers whose own way it is to lose nothing in a power cut.
+func powerSafe() []Contestant {
+	return []Contestant{
+		onJetStream{natsContestant: raw{}},
+		onJetStream{natsContestant: rawBatch{}},
+		onJetStream{natsContestant: ours{}},
+		river{name: "river-tuned", share: 1, tuned: true},
+		river{name: "river-tx", share: 1, tuned: true, inTx: true},
+	}
+}
+
 func contestantNamed(name string) (Contestant, error) {
-	for _, c := range contestants() {
+	for _, c := range slices.Concat(contestants(), powerSafe()) {
 		if c.Name() == name {
 			return c, nil
 		}
@@ -92,8 +106,11 @@ type Command struct {
 // commandsOf yields n commands, at the given rate per second or, when rate is
 // 0, as fast as they are taken. A contestant that holds a paced sequence up
 // is charged for it: a command that it takes late counts from when it was due.
-func commandsOf(n, rate int) iter.Seq[Command] {
-	payload := []byte(strings.Repeat("tallyman", payloadSize/8))
+func commandsOf(n, rate int) iter.Seq[Command] { return commandsWith(payloadSize, n, rate) }
+
+// commandsWith does so with payloads of so many bytes.
+func commandsWith(size, n, rate int) iter.Seq[Command] {
+	payload := []byte(strings.Repeat("tallyman", size/8+1))[:size]
 	return func(yield func(Command) bool) {
 		start := time.Now()
 		for i := range n {

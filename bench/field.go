@@ -20,10 +20,16 @@ type field struct {
 	server     *process
 	dir        string
 	books      books
+	payload    int // bytes of a command's payload; 0 for payloadSize
 }
 
 // openField starts a server and lets the contestant create its assets there.
-func openField(ctx context.Context, c Contestant, profiles func(role string) string) (_ *field, err error) {
+func openField(ctx context.Context, c Contestant, profiles func(role string) string) (*field, error) {
+	return openTraced(ctx, c, profiles, "")
+}
+
+// openTraced has every flush of the server noted in a file, unless it is empty.
+func openTraced(ctx context.Context, c Contestant, profiles func(role string) string, trace string) (_ *field, err error) {
 	f := &field{contestant: c, profiles: profiles}
 	defer func() {
 		if err != nil {
@@ -33,7 +39,7 @@ func openField(ctx context.Context, c Contestant, profiles func(role string) str
 	if f.dir, err = os.MkdirTemp("", "tallyman-bench-"); err != nil {
 		return nil, err
 	}
-	if f.server, err = startProcess(ctx, order{Role: "server", System: c.System().name(), Dir: f.dir, Profile: f.profiles("server")}); err != nil {
+	if f.server, err = startProcess(ctx, order{Role: "server", System: c.System().name(), Dir: f.dir, Profile: f.profiles("server"), Trace: trace}); err != nil {
 		return nil, err
 	}
 	if err := c.Create(ctx, f.server.ready.URL); err != nil {
@@ -57,10 +63,28 @@ func (f *field) close() {
 	}
 }
 
+// described is what the server said of itself, and what the contestant made there.
+func (f *field) described() report {
+	r := f.server.ready
+	if b, ok := f.books.(*streamBooks); ok {
+		r.Assets = b.assets()
+	}
+	return r
+}
+
+// swept waits until all commands that were worked on have left their stream.
+func (f *field) swept(ctx context.Context) error {
+	b, ok := f.books.(*streamBooks)
+	if !ok {
+		return nil
+	}
+	return b.swept(ctx, 0)
+}
+
 // start starts a producer or a worker of the contestant.
 func (f *field) start(ctx context.Context, role string, n, rate int) (*process, error) {
 	return startProcess(ctx, order{
-		Role: role, URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Rate: rate, Profile: f.profiles(role),
+		Role: role, URL: f.server.ready.URL, Contestant: f.contestant.Name(), N: n, Rate: rate, Payload: f.payload, Profile: f.profiles(role),
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,6 +22,7 @@ type standing struct {
 	pending  int // commands that wait before the measured ones
 	receipts int // of commands long done
 	workers  int // processes
+	shards   int // of Tallyman alone; 0 for what the flags say
 }
 
 // standings lists them, the smallest of each axis first: the others are compared
@@ -43,16 +45,22 @@ func standings(quick bool) []standing {
 		n = min(n, most)
 		all = append(all, standing{axis: "workers", title: whole(n) + " worker processes", workers: n})
 	}
+	for _, n := range []int{1, 4, 16} {
+		all = append(all, standing{axis: "shards", title: whole(n) + " shards", shards: n, workers: 1})
+	}
 	return all
 }
 
-func axes() []string { return []string{"pending", "receipts", "workers"} }
+func axes() []string { return []string{"pending", "receipts", "workers", "shards"} }
 
 // measureStanding measures l.N commands submitted and as many worked on, while
 // the rest stands by.
 func measureStanding(ctx context.Context, l load, st standing, c onJetStream, s sample) (report, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, flatTimeout, fmt.Errorf("not done after %v", flatTimeout))
 	defer cancel()
+	if st.shards > 0 {
+		c.layout.pool.Shards = st.shards
+	}
 	f, err := openField(ctx, c, l.profiles(scenario{name: st.title}, c))
 	if err != nil {
 		return report{}, err
@@ -88,30 +96,32 @@ func measureStanding(ctx context.Context, l load, st standing, c onJetStream, s 
 	}
 	s["server_cpu"] += cpuPer10k(before, after, l.N)
 	s["cpu"] = s["producer_cpu"] + s["worker_cpu"] + s["server_cpu"]
-	commands, entries, err := b.states(ctx)
+	// The receipts come last: what was acked between the two looks is in them.
+	left, err := b.outstanding(ctx)
 	if err != nil {
 		return report{}, err
 	}
-	if accounted := commands.Msgs + entries.NumSubjects - b.before; accounted < uint64(st.pending+st.receipts+l.N) {
-		return report{}, fmt.Errorf("%d commands pending and %d receipts account for %d, want %d",
-			commands.Msgs, entries.NumSubjects-b.before, accounted, st.pending+st.receipts+l.N)
+	entries, err := b.entries(ctx)
+	if err != nil {
+		return report{}, err
 	}
-	return f.server.ready, nil
+	if accounted := left + entries.NumSubjects - b.before; accounted < uint64(st.pending+st.receipts+l.N) {
+		return report{}, fmt.Errorf("%d commands pending and %d receipts account for %d, want %d",
+			left, entries.NumSubjects-b.before, accounted, st.pending+st.receipts+l.N)
+	}
+	return f.described(), nil
 }
 
 // workOn measures workers until there are n receipts more, and the time to the
 // first one since their processes were started.
 func workOn(ctx context.Context, f *field, b *streamBooks, workers, n int, s sample) error {
-	_, entries, err := b.states(ctx)
+	entries, err := b.entries(ctx)
 	if err != nil {
 		return err
 	}
 	done := func() (int, error) {
-		now, err := b.entries.Info(ctx)
-		if err != nil {
-			return 0, fmt.Errorf("read state of the receipts: %w", err)
-		}
-		return int(now.State.NumSubjects - entries.NumSubjects), nil
+		now, err := b.entries(ctx)
+		return int(now.NumSubjects - entries.NumSubjects), err
 	}
 	m := &meter{f: f}
 	if err := m.begin(ctx, workers, ""); err != nil {
@@ -131,6 +141,17 @@ func workOn(ctx context.Context, f *field, b *streamBooks, workers, n int, s sam
 	return m.end(ctx, reached, end, done, s)
 }
 
+// oneReceipt returns the receipt of the only command that has one.
+func (b *streamBooks) oneReceipt(ctx context.Context) (one *jetstream.RawStreamMsg, err error) {
+	for _, shard := range b.shards {
+		one, err = shard.entries.GetLastMsgForSubject(ctx, "$KV.*.*")
+		if err == nil && !strings.HasPrefix(keyOf(one.Subject), "_") {
+			return one, nil
+		}
+	}
+	return nil, errors.Join(errors.New("no bucket has one"), err)
+}
+
 // fill puts receipts into the bucket: that of one command that goes the whole
 // way, and copies of it under other keys.
 func fill(ctx context.Context, f *field, b *streamBooks, receipts int) error {
@@ -140,7 +161,7 @@ func fill(ctx context.Context, f *field, b *streamBooks, receipts int) error {
 	if err := workOn(ctx, f, b, 1, 1, sample{}); err != nil {
 		return err
 	}
-	one, err := b.entries.GetLastMsgForSubject(ctx, "$KV."+poolName+".*")
+	one, err := b.oneReceipt(ctx)
 	if err != nil {
 		return fmt.Errorf("read a receipt: %w", err)
 	}
@@ -179,9 +200,9 @@ type flatResults struct {
 	Rows []flatRow `json:"rows"`
 }
 
-func measureFlat(ctx context.Context, l load, replicas int, progress func(string)) (flatResults, error) {
-	out := flatResults{conditions: newConditions(l)}
-	pair := boundAndOurs(replicas)
+func measureFlat(ctx context.Context, l load, with layout, progress func(string)) (flatResults, error) {
+	out := flatResults{conditions: newConditions(l, with)}
+	pair := boundAndOurs(with)
 	for round := range l.Rounds {
 		row := 0
 		for _, st := range standings(l.Quick) {
@@ -193,6 +214,9 @@ func measureFlat(ctx context.Context, l load, replicas int, progress func(string
 			}
 			for turn := range pair {
 				c, s := pair[(turn+round)%len(pair)], sample{}
+				if st.shards > 0 && c.Name() == boundName {
+					continue // it has none
+				}
 				progress(fmt.Sprintf("round %d of %d: %s: %s", round+1, l.Rounds, st.title, c.Name()))
 				server, err := measureStanding(ctx, l, st, c, s)
 				if err != nil {

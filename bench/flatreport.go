@@ -29,6 +29,9 @@ func (r flatResults) table(b *strings.Builder, name string, of func(flatRow) []s
 	axis := ""
 	for _, row := range r.Rows {
 		rounds := of(row)
+		if len(rounds) == 0 {
+			continue // it does not take part in this axis
+		}
 		if row.Axis != axis {
 			axis, first = row.Axis, rounds
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tallyman-go/tallyman"
 )
 
 var (
@@ -43,17 +46,22 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.SetOutput(stderr)
 	var (
 		l      load
-		n      = flags.Int("n", 0, "commands of each throughput scenario (default 100,000; 20,000 with --paths, 50,000 with --flat)")
-		rounds = flags.Int("rounds", 0, "rounds; medians are taken over them (default 5; 3 with --flat)")
+		n      = flags.Int("n", 0, "commands of each throughput scenario (default 100,000; 20,000 with --paths and --sync, 50,000 with --flat and --capacity)")
+		rounds = flags.Int("rounds", 0, "rounds; medians are taken over them (default 5; 3 with --flat and --capacity)")
 		rate   = flags.Int("rate", 500, "commands per second of the latency scenario")
 		length = flags.Duration("latency", 10*time.Second, "length of the latency scenario")
 		only   = flags.String("only", "", "names of the contestants that take part, separated by commas (default all)")
 		profs  = flags.String("profile", "", "directory for a CPU profile of every process (go tool pprof)")
-		scen   = flags.String("scenario", "", "run this scenario, path or axis alone: "+strings.Join(slices.Concat(raceMode().names, pathNames(), axes()), ", ")+" (default all)")
+		scen   = flags.String("scenario", "", "run this scenario, path or axis alone: "+strings.Join(slices.Concat(raceMode().names, pathNames(), axes(), capacityNames()), ", ")+" (default all)")
 		quick  = flags.Bool("quick", false, "run for a moment, to see that everything works: -n 2000 -rounds 1 -latency 1s")
 		byPath = flags.Bool("paths", false, "measure checkpoints, follow-ups, takeovers, retries, parking and what else is not the straight way")
 		flat   = flags.Bool("flat", false, "measure what a command costs beside ever more pending commands, receipts and workers")
+		capac  = flags.Bool("capacity", false, "measure what a command takes of everything, predict other loads from it, and check the predictions")
 		copies = flags.Int("replicas", 1, "1, or 3 for a cluster of three servers; the peers then do not take part")
+		sync   = flags.Bool("sync", false, "servers flush to disk before they answer; tallyman then has removal sweep and commit group unless told otherwise")
+		shards = flags.Int("shards", 1, "shards of tallyman's pool")
+		remove = flags.String("removal", "", "how commands leave tallyman's streams: ack or sweep (default ack; sweep with --sync)")
+		commit = flags.String("commit", "", "how tallyman writes: each or group (default each; group with --sync)")
 		asJSON = flags.Bool("json", false, "print one JSON object with every round")
 	)
 	if err := flags.Parse(args); err != nil {
@@ -62,7 +70,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return errUsage
 	}
-	m, err := chooseMode(*byPath, *flat)
+	m, err := chooseMode(*byPath, *flat, *capac, *sync)
 	l = load{N: *n, Rounds: *rounds, Rate: *rate, Latency: *length}
 	given := func(name string) (is bool) {
 		flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
@@ -79,27 +87,40 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	l.Profiles, l.Scenario = *profs, *scen
 	var cs []Contestant
-	if err == nil {
-		cs, err = choose(*only)
+	with := layout{replicas: *copies, sync: *sync, pool: tallyman.Settings{
+		Shards: *shards, Removal: tallyman.Removal(*remove), Commit: tallyman.Commit(*commit),
+	}}
+	if *sync {
+		with.pool.Removal = cmp.Or(with.pool.Removal, tallyman.RemovalSweep)
+		with.pool.Commit = cmp.Or(with.pool.Commit, tallyman.CommitGroup)
+	}
+	if err == nil && *shards < 1 {
+		err = errors.New("--shards must be at least 1")
 	}
 	if err == nil {
-		cs, err = onCluster(cs, *only, *copies)
+		err = with.pool.WithDefaults().Validate()
+	}
+	if err == nil {
+		cs, err = choose(*only, *sync)
+	}
+	if err == nil {
+		cs, err = arrange(cs, *only != "", with)
 	}
 	if err == nil && m.run != nil && *only != "" {
-		err = errors.New("--paths and --flat are of raw and tallyman; --only does not go with them")
+		err = errors.New("--only does not go with --paths, --flat and --capacity")
 	}
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err == nil {
-		err = errors.Join(l.validate(), m.knows(l))
+		err = errors.Join(l.validate(), m.knows(l), m.takes(with))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return errUsage
 	}
 	if m.run != nil {
-		out, err := m.run(ctx, l, *copies, func(line string) { fmt.Fprintln(stderr, line) })
+		out, err := m.run(ctx, l, with, func(line string) { fmt.Fprintln(stderr, line) })
 		if err != nil {
 			return err
 		}
@@ -108,11 +129,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return out.writeMarkdown(stdout)
 	}
-	return compare(ctx, l, cs, *asJSON, stdout, stderr)
+	return compare(ctx, l, with, cs, *asJSON, stdout, stderr)
 }
 
 // compare measures the contestants that can run here and writes the report.
-func compare(ctx context.Context, l load, cs []Contestant, asJSON bool, stdout, stderr io.Writer) error {
+func compare(ctx context.Context, l load, with layout, cs []Contestant, asJSON bool, stdout, stderr io.Writer) error {
 	able, missing := sortOut(cs)
 	for _, o := range missing {
 		fmt.Fprintf(stderr, "%s: not run, %s\n", o.Name, o.Missing)
@@ -120,7 +141,7 @@ func compare(ctx context.Context, l load, cs []Contestant, asJSON bool, stdout, 
 	if len(able) == 0 {
 		return errNobody
 	}
-	out, err := measureAll(ctx, l, able, func(line string) { fmt.Fprintln(stderr, line) })
+	out, err := measureAll(ctx, l, with, able, func(line string) { fmt.Fprintln(stderr, line) })
 	if err != nil {
 		return err
 	}
@@ -138,8 +159,12 @@ func (l load) validate() error {
 	return nil
 }
 
-// choose returns the contestants named in only, or all if it is empty.
-func choose(only string) ([]Contestant, error) {
+// choose returns the contestants named in only, or if it is empty all that are
+// meant for servers of this kind.
+func choose(only string, sync bool) ([]Contestant, error) {
+	if only == "" && sync {
+		return powerSafe(), nil
+	}
 	if only == "" {
 		return contestants(), nil
 	}

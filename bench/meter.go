@@ -11,6 +11,7 @@ import (
 // server.
 type meter struct {
 	f       *field
+	db      string // of a relay
 	workers []*process
 	before  []report // of each worker
 	server  report
@@ -28,7 +29,7 @@ func (m *meter) begin(ctx context.Context, workers int, path string) (err error)
 	m.start = time.Now()
 	for range workers {
 		w, err := startProcess(ctx, order{
-			Role: "work", URL: m.f.server.ready.URL, Contestant: m.f.contestant.Name(), Path: path, Profile: m.f.profiles("work"),
+			Role: "work", URL: m.f.server.ready.URL, Contestant: m.f.contestant.Name(), Path: path, DB: m.db, Profile: m.f.profiles("work"),
 		})
 		if err != nil {
 			return err
@@ -101,6 +102,7 @@ func (m *meter) end(ctx context.Context, n int, end time.Time, done func() (int,
 			return err
 		}
 		s["worker_cpu"] += cpuPer10k(m.before[i], after, n)
+		s["statements"] += float64(after.Traffic.SQL-m.before[i].Traffic.SQL) / float64(n)
 		s["worker_peak"] = max(s["worker_peak"], float64(after.Peak)/(1<<20))
 	}
 	for _, w := range m.workers {

@@ -39,6 +39,26 @@ func TestRun_Paths(t *testing.T) {
 	}
 }
 
+func TestRun_Sync(t *testing.T) {
+	t.Parallel()
+	var got results
+	quickly(t, &got, "--sync", "--scenario", "both at once")
+	if got, want := len(got.Contestants)+len(got.Missing), len(powerSafe()); got != want {
+		t.Fatalf("contestants = %d, want %d", got, want)
+	}
+	for _, o := range got.Contestants {
+		if o.Medians["both_rate"] <= 0 || !strings.Contains(o.Durability, "survives a power cut") {
+			t.Errorf("%s = %+v, want a rate on a server that survives a power cut", o.Name, o)
+		}
+	}
+	if got.Disk == nil || got.Disk.Fsync <= 0 || got.Disk.Filesystem == "" {
+		t.Errorf("disk = %+v, want what it is and what a flush takes", got.Disk)
+	}
+	if want := "1 shards, removal sweep, commit group"; got.Setup != want {
+		t.Errorf("setup = %q, want %q", got.Setup, want)
+	}
+}
+
 func TestRun_Flat(t *testing.T) {
 	t.Parallel()
 	var got flatResults
@@ -47,7 +67,10 @@ func TestRun_Flat(t *testing.T) {
 		t.Fatalf("rows = %d, want %d", got, want)
 	}
 	for _, row := range got.Rows {
-		for _, s := range []sample{row.Raw[0], row.Ours[0]} {
+		if (len(row.Raw) == 0) != (row.Axis == "shards") {
+			t.Errorf("%s: %d rounds of raw, want some unless it is about shards", row.Standing, len(row.Raw))
+		}
+		for _, s := range append(row.Raw, row.Ours[0]) {
 			for _, key := range []string{"submit_rate", "rate", "producer_cpu", "worker_cpu", "server_cpu", "worker_peak", "server_peak", "first"} {
 				if s[key] <= 0 {
 					t.Errorf("%s: %s = %v, want something above 0", row.Standing, key, s[key])
@@ -84,6 +107,42 @@ func TestPathResults(t *testing.T) {
 	}
 	if want := "| p | calls | 550 | 525 | 0.75 (0.50–1.00) | 2.00, 2.00 | 1.00 | 2.00 | 3.00 | 6.00 | 2.00 (2.00–2.00) | 0.50 |\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("report\n%swants the line %s", &b, want)
+	}
+}
+
+func TestRun_Capacity(t *testing.T) {
+	t.Parallel()
+	var got capacityResults
+	quickly(t, &got, "--capacity")
+	if got, want := len(got.Points), len(points()); got != want {
+		t.Fatalf("points = %d, want %d", got, want)
+	}
+	for i, row := range got.Points {
+		p := points()[i]
+		if row.Unable != "" {
+			if row.Unable != p.unable() || !p.sync {
+				t.Errorf("%s was not measured: %s", row.Point, row.Unable)
+			}
+			continue
+		}
+		keys := []string{"producer_cpu", "worker_cpu", "server_cpu", "busiest_cpu", "up", "down", "written", "pending_bytes", "receipt_bytes", "submit_rate", "work_rate"}
+		if p.replicas > 1 {
+			keys = append(keys, "routed")
+		}
+		if p.sync {
+			keys = append(keys, "flushes")
+		}
+		for _, key := range keys {
+			if row.Rounds[0][key] <= 0 {
+				t.Errorf("%s: %s = %v, want something above 0", row.Point, key, row.Rounds[0][key])
+			}
+		}
+		if up := row.Rounds[0]["up"]; up < float64(p.payload) {
+			t.Errorf("%s: a command of %d bytes made clients send %v", row.Point, p.payload, up)
+		}
+	}
+	if got, want := len(got.Needs), 6; got != want {
+		t.Errorf("sizes = %d, want %d", got, want)
 	}
 }
 

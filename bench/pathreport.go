@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -24,9 +25,19 @@ func (r pathResults) writeMarkdown(w io.Writer) error {
 			mid(row.Raw, "worker_cpu"), mid(row.Ours, "worker_cpu"), mid(row.Raw, "server_cpu"), mid(row.Ours, "server_cpu"),
 			row.ratio(cpuOf), number(1/row.ratio(cpuOf).Median))
 	}
+	for _, row := range r.Rows {
+		if row.Path == relayPath {
+			fmt.Fprintf(&b, "\nSQL statements of the relay per row: raw %s, tallyman %s.\n", small(row.Raw), small(row.Ours))
+		}
+	}
 	b.WriteString("\nCPU in ms per 10,000 of what is counted. Where the ratio of rates is far below that of CPU alone, Tallyman waits where raw does not.\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// small prints the statements per row, which are few.
+func small(rounds []sample) string {
+	return strconv.FormatFloat(median(valuesOf("statements", rounds)), 'f', 4, 64)
 }
 
 // cpuOf is what worker and server used.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,6 +27,9 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	b, err := f.streams()
 	if err != nil {
 		return report{}, err
+	}
+	if p.name == relayPath {
+		return measureRelay(ctx, f, b, n, s)
 	}
 	if err := submit(ctx, f, load{N: n}, sample{}); err != nil {
 		return report{}, err
@@ -50,13 +54,17 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 		every = pollInterval
 	}
 	end, err := m.until(ctx, every, func() (bool, error) {
-		info, err := b.commands.Info(ctx)
-		if err != nil {
-			return false, fmt.Errorf("read state of the commands: %w", err)
+		commands, err := b.commands(ctx)
+		if err != nil || commands.LastSeq < want {
+			return false, err
 		}
-		return info.State.LastSeq >= want && info.State.Msgs == uint64(n*p.born), nil
+		left, err := b.outstanding(ctx)
+		return left == uint64(n*p.born), err
 	})
 	if err != nil {
+		return report{}, err
+	}
+	if err := b.swept(ctx, uint64(n*p.born)); err != nil {
 		return report{}, err
 	}
 	if err := m.end(ctx, n*p.per, end, nil, s); err != nil {
@@ -70,7 +78,45 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	if s["writes"] < float64(p.writes) {
 		return report{}, fmt.Errorf("%d commands wrote %d entries, want %d for each", n, after.LastSeq-entries.LastSeq, p.writes)
 	}
-	return f.server.ready, b.ended(ctx, n, p)
+	return f.described(), b.ended(ctx, n, p)
+}
+
+// measureRelay lets a relay carry n rows of a database to the command stream,
+// where nobody works on them.
+func measureRelay(ctx context.Context, f *field, b *streamBooks, n int, s sample) (report, error) {
+	file := filepath.Join(f.dir, "app.db")
+	if err := fillOutbox(ctx, file, n); err != nil {
+		return report{}, fmt.Errorf("fill the outbox: %w", err)
+	}
+	db, err := openCounted(file)
+	if err != nil {
+		return report{}, err
+	}
+	defer db.Close()
+	m := &meter{f: f, db: file}
+	if err := m.begin(ctx, 1, relayPath); err != nil {
+		return report{}, err
+	}
+	defer m.close()
+	end, err := m.until(ctx, lookInterval, func() (bool, error) {
+		commands, err := b.commands(ctx)
+		if err != nil || commands.LastSeq < uint64(n) {
+			return false, err
+		}
+		left, err := unpublished(ctx, db)
+		return left == 0, err
+	})
+	if err != nil {
+		return report{}, err
+	}
+	if err := m.end(ctx, n, end, nil, s); err != nil {
+		return report{}, err
+	}
+	s["writes"] = 0 // of entries
+	if commands, err := b.commands(ctx); err != nil || commands.LastSeq != uint64(n) || commands.NumSubjects != uint64(n) {
+		return report{}, fmt.Errorf("%d rows made %d commands, want one for each: %w", n, commands.LastSeq, err)
+	}
+	return f.described(), nil
 }
 
 // hold lets a worker claim n commands, kills it, and returns when their leases
@@ -109,7 +155,7 @@ func hold(ctx context.Context, f *field, b *streamBooks, p path, n int, lease ti
 func (b *streamBooks) ended(ctx context.Context, n int, p path) error {
 	states := make(map[string]string, n)
 	if err := b.each(ctx, true, func(entry jetstream.Msg, _ time.Time) error {
-		if key := strings.TrimPrefix(entry.Subject(), "$KV."+poolName+"."); !strings.HasPrefix(key, "_") {
+		if key := keyOf(entry.Subject()); !strings.HasPrefix(key, "_") {
 			states[key] = entry.Headers().Get(command.HeaderState)
 		}
 		return nil
@@ -125,19 +171,6 @@ func (b *streamBooks) ended(ctx context.Context, n int, p path) error {
 		}
 	}
 	return nil
-}
-
-// states reads how the command stream and the bucket stand.
-func (b *streamBooks) states(ctx context.Context) (commands, entries jetstream.StreamState, err error) {
-	c, err := b.commands.Info(ctx)
-	if err != nil {
-		return commands, entries, fmt.Errorf("read state of the commands: %w", err)
-	}
-	e, err := b.entries.Info(ctx)
-	if err != nil {
-		return commands, entries, fmt.Errorf("read state of the receipts: %w", err)
-	}
-	return c.State, e.State, nil
 }
 
 // streams are the books of a contestant on JetStream.
@@ -165,9 +198,9 @@ type pathResults struct {
 
 // measurePaths runs every path in every round with the bound and Tallyman,
 // right after each other, each of them first in every other round.
-func measurePaths(ctx context.Context, l load, replicas int, progress func(string)) (pathResults, error) {
-	out := pathResults{conditions: newConditions(l)}
-	pair := boundAndOurs(replicas)
+func measurePaths(ctx context.Context, l load, with layout, progress func(string)) (pathResults, error) {
+	out := pathResults{conditions: newConditions(l, with)}
+	pair := boundAndOurs(with)
 	for round := range l.Rounds {
 		row := 0
 		for _, p := range paths() {
@@ -199,7 +232,6 @@ func measurePaths(ctx context.Context, l load, replicas int, progress func(strin
 }
 
 // boundAndOurs are the two that know everything that this program measures.
-func boundAndOurs(replicas int) []onJetStream {
-	l := layout{replicas: replicas}
+func boundAndOurs(l layout) []onJetStream {
 	return []onJetStream{{natsContestant: raw{}, layout: l}, {natsContestant: ours{}, layout: l}}
 }

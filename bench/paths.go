@@ -22,7 +22,7 @@ type path struct {
 	per    int    // how many of those each command has
 	writes int    // entries of the bucket that each command needs, of whoever works on it
 	born   int    // commands that each one leaves in the stream
-	ends   string // state of the records in the end
+	ends   string // state of the records in the end; empty where there are none
 	width  int    // commands that the bound has under way; as many as Tallyman has handlers, where those have to wait
 	held   bool   // the commands are found claimed by a worker that was killed
 }
@@ -37,6 +37,7 @@ func paths() []path {
 		{name: "parking", counts: "commands", per: 1, writes: 1, ends: "parked", width: window},
 		{name: "eager claims", counts: "commands", per: 1, writes: 2, ends: "completed", width: window},
 		{name: "prepared", counts: "commands", per: 1, writes: 2, ends: "completed", width: handlers},
+		{name: relayPath, counts: "rows", per: 1, width: window},
 	}
 }
 
@@ -88,6 +89,9 @@ func workOf(c Contestant, o order) (func(context.Context) error, error) {
 		return nil, err
 	}
 	on, _ := c.(onJetStream)
+	if r, ok := on.natsContestant.(relayer); ok && p.name == relayPath {
+		return relayWork(r, o), nil
+	}
 	w, ok := on.natsContestant.(walker)
 	if !ok {
 		return nil, fmt.Errorf("%s does not know the path %q", c.Name(), p.name)

@@ -33,7 +33,8 @@ func startProcess(ctx context.Context, o order) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{role: o.Role, cmd: exec.CommandContext(ctx, program, childCommand, string(arg))}
+	argv := append(tracing(o.Trace), program, childCommand, string(arg))
+	p := &process{role: o.Role, cmd: exec.CommandContext(ctx, argv[0], argv[1:]...)}
 	if o.Role == "server" {
 		// It ends as its standard input does, and sees to a server's own process.
 		p.cmd.Cancel = func() error { return p.in.Close() }

@@ -18,6 +18,11 @@ func (r results) writeMarkdown(w io.Writer) error {
 	for _, line := range r.servers() {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
+	if ours := r.named(tallymanName); ours != nil {
+		writeSetup(&b, r.Setup, ours.Assets, r.Disk)
+	} else {
+		writeSetup(&b, "", "", r.Disk)
+	}
 	fmt.Fprintf(&b, "- load: medians of %d rounds; %s commands of %d bytes, latency at %d/s for %g s\n",
 		r.Rounds, number(float64(r.N)), payloadSize, r.Rate, r.Seconds)
 	for _, o := range r.Contestants {

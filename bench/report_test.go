@@ -91,7 +91,7 @@ func TestSortOut(t *testing.T) {
 func TestCompare_NobodyCanRun(t *testing.T) {
 	t.Parallel()
 	var out, log bytes.Buffer
-	err := compare(t.Context(), load{N: 1, Rounds: 1}, []Contestant{nowhere{}}, true, &out, &log)
+	err := compare(t.Context(), load{N: 1, Rounds: 1}, layout{}, []Contestant{nowhere{}}, true, &out, &log)
 	if !errors.Is(err, errNobody) {
 		t.Errorf("compare = %v, want errNobody", err)
 	}

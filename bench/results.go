@@ -40,6 +40,7 @@ type outcome struct {
 	N          int    `json:"n"` // commands of a throughput scenario
 	Server     string `json:"server"`
 	Durability string `json:"durability"`
+	Assets     string `json:"assets,omitempty"`  // on JetStream, what it made there
 	Missing    string `json:"missing,omitempty"` // why it did not take part
 	Medians    sample `json:"medians,omitempty"`
 	// Ratios are its figures to those of the bound; nil for the bound itself,
@@ -71,12 +72,15 @@ type results struct {
 	Seconds     float64   `json:"latency_seconds"`
 	Contestants []outcome `json:"contestants"` // in the order of contestants
 	Missing     []outcome `json:"missing,omitempty"`
+	Setup       string    `json:"setup"` // of Tallyman, as it was asked for
+	Disk        *disk     `json:"disk,omitempty"`
 }
 
-func newResults(l load, cs []Contestant) results {
+func newResults(l load, with layout, cs []Contestant) results {
 	r := results{
 		Machine: thisMachine(),
 		N:       l.N, Rounds: l.Rounds, Rate: l.Rate, Seconds: l.Latency.Seconds(),
+		Setup: with.described(), Disk: with.disk(),
 	}
 	for _, c := range cs {
 		r.Contestants = append(r.Contestants, outcome{Name: c.Name(), N: l.share(c)})
@@ -116,7 +120,9 @@ func (r *results) conclude() {
 }
 
 // peer tells whether it is one of those that Tallyman is compared with.
-func (o outcome) peer() bool { return o.Name != boundName && o.Name != tallymanName }
+func (o outcome) peer() bool {
+	return o.Name != boundName && o.Name != batchBoundName && o.Name != tallymanName
+}
 
 // ratios returns the figures of a to those of b, taken within each round.
 func ratios(a, b outcome) map[string]spread {

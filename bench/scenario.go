@@ -109,6 +109,9 @@ func backlog(ctx context.Context, f *field, l load, s sample) error {
 	if err != nil {
 		return err
 	}
+	if err := f.swept(ctx); err != nil { // their removal is part of the cost
+		return err
+	}
 	after, err := worker.ask(ctx, "usage")
 	if err != nil {
 		return err
@@ -181,6 +184,9 @@ func flow(ctx context.Context, f *field, n, rate int) (start, end time.Time, err
 	if end, err = f.settled(ctx, n, worker); err != nil {
 		return start, end, err
 	}
+	if err := f.swept(ctx); err != nil {
+		return start, end, err
+	}
 	_, err = worker.ask(ctx, "stop")
 	return produced.Start, end, err
 }
@@ -194,8 +200,8 @@ func cpuPer10k(before, after report, n int) float64 {
 // measureAll runs every scenario in every round with every contestant. The
 // contestants of one scenario follow each other at once, so that what else the
 // machine does meets them alike, and another one begins in every round.
-func measureAll(ctx context.Context, l load, cs []Contestant, progress func(string)) (results, error) {
-	out := newResults(l, cs)
+func measureAll(ctx context.Context, l load, with layout, cs []Contestant, progress func(string)) (results, error) {
+	out := newResults(l, with, cs)
 	for round := range l.Rounds {
 		samples := make([]sample, len(cs))
 		for _, sc := range scenarios {
@@ -213,7 +219,7 @@ func measureAll(ctx context.Context, l load, cs []Contestant, progress func(stri
 					return out, fmt.Errorf("%s: %s: %w", sc.name, cs[i].Name(), err)
 				}
 				o := &out.Contestants[i]
-				o.Server, o.Durability = cs[i].System().name()+" "+server.Version, server.Durability
+				o.Server, o.Durability, o.Assets = cs[i].System().name()+" "+server.Version, server.Durability, server.Assets
 			}
 		}
 		for i, s := range samples {
@@ -234,5 +240,5 @@ func measureOne(ctx context.Context, l load, sc scenario, c Contestant, s sample
 	}
 	defer f.close()
 	l.N = l.share(c)
-	return f.server.ready, sc.run(ctx, f, l, s)
+	return f.described(), sc.run(ctx, f, l, s)
 }

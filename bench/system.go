@@ -34,10 +34,23 @@ type runningServer struct {
 	version    string
 	durability string // what survives once the server has acknowledged it
 	cpu        func() (time.Duration, error)
+	traffic    func() (traffic, error) // nil where it is not measured
 	stop       func()
 }
 
-func systems() []system { return []system{jetStream{}, cluster{}, postgres{}, redisServer{}} }
+func (s *runningServer) measured() (traffic, error) {
+	if s.traffic == nil {
+		return traffic{}, nil
+	}
+	return s.traffic()
+}
+
+func systems() []system {
+	return []system{
+		jetStream{}, jetStream{sync: true}, cluster{}, cluster{sync: true},
+		postgres{}, redisServer{}, redisServer{sync: true},
+	}
+}
 
 func systemNamed(name string) (system, error) {
 	for _, s := range systems() {

@@ -15,8 +15,21 @@ type ours struct{}
 
 func (ours) Name() string { return tallymanName }
 
+// settings are Tallyman's in a layout.
+func (l layout) settings() tallyman.Settings {
+	s := l.pool
+	s.Lease = l.lease
+	return s
+}
+
+// described says in words how Tallyman is set up.
+func (l layout) described() string {
+	s := l.pool.WithDefaults()
+	return fmt.Sprintf("%d shards, removal %s, commit %s", s.Shards, s.Removal, s.Commit)
+}
+
 func (ours) Create(ctx context.Context, nc *nats.Conn, l layout) error {
-	return tallyman.Create(ctx, nc, poolName, tallyman.Settings{Lease: l.lease},
+	return tallyman.Create(ctx, nc, poolName, l.settings(),
 		tallyman.Topology{Replicas: l.replicas, Queues: append([]string{queueName}, l.queues...)})
 }
 

@@ -156,6 +156,9 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	}, nil
 }
 
+// StreamName returns the name of the stream that is a pool's bucket.
+func StreamName(pool string) string { return "KV_" + pool }
+
 // Subject returns the subject under which the entry of key is stored.
 func (s *Store) Subject(key command.Token) string { return s.prefix + string(key) }
 

@@ -51,13 +51,12 @@ func (f *flight) next() {
 	for len(f.parts) > 0 {
 		part := f.parts[0]
 		f.parts = f.parts[1:]
-		if len(part) >= f.g.cfg.Alone && f.refused <= maxRefusals {
-			err := f.send(part)
-			if err == nil {
+		if len(part) >= f.g.cfg.Alone && f.refused < maxRefusals {
+			if f.send(part) == nil {
 				return
 			}
 		}
-		// Too few to pay for a batch, or nothing was committed: perhaps because of one of them.
+		// Too few to pay for a batch; or it was not committed, perhaps because of one of them.
 		f.g.sendEach(part)
 	}
 	f.g.leave(1, 0)
@@ -125,13 +124,15 @@ func (f *flight) answered(part []write, reply *nats.Msg, err error) {
 	}
 }
 
-// divide says how the writes of a refused batch go on. Nothing of it is stored.
+// divide says how the writes of a refused batch go on. Nothing of it is stored:
+// the server checks all of it before it stores any. Should its disk fail under
+// the last one, the others meet themselves, as after any lost answer.
 func (f *flight) divide(part []write, why *APIError) {
 	f.refused++
 	half := len(part) / 2
 	switch {
 	case why.Code == codeBatchesOff:
-		f.refused = maxRefusals + 1
+		f.refused = maxRefusals
 		f.g.turnOff(why)
 	case why.Code == codeBatchTooLarge:
 		f.g.shrink(half)

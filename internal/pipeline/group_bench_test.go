@@ -3,7 +3,6 @@ package pipeline_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,39 +16,42 @@ import (
 
 // BenchmarkWrites compares single writes of small records with grouped ones,
 // by as many writers at once, each of which waits for its answer; one operation
-// is one write. TALLYMAN_BENCH_DIR names a directory on the disk to measure.
+// is one write. TMPDIR names a directory on the disk to measure.
 func BenchmarkWrites(b *testing.B) {
-	for _, sync := range []bool{true, false} {
+	for _, always := range []bool{true, false} {
 		for _, writers := range []int{1, 10, 100, 1000} {
-			b.Run(fmt.Sprintf("sync=%v/writers=%d/each", sync, writers), func(b *testing.B) {
-				writeAll(b, sync, writers, func(p *pipeline.Pipe) adder {
+			b.Run(fmt.Sprintf("always=%v/writers=%d/each", always, writers), func(b *testing.B) {
+				writeAll(b, always, writers, func(p *pipeline.Pipe) adder {
 					return func(m *nats.Msg, done func(pipeline.PubAck, error)) error {
 						return p.Send(m, pipeline.OnAck(done))
 					}
 				})
 			})
 			for _, cfg := range groupConfigs() {
-				b.Run(fmt.Sprintf("sync=%v/writers=%d/group-%d-%d-%d", sync, writers, cfg.Batches, cfg.Messages, cfg.Alone), func(b *testing.B) {
-					writeAll(b, sync, writers, func(p *pipeline.Pipe) adder { return pipeline.NewGroup(p, cfg).Add })
+				b.Run(fmt.Sprintf("always=%v/writers=%d/group-%d-%d-%d", always, writers, cfg.Batches, cfg.Messages, cfg.Alone), func(b *testing.B) {
+					writeAll(b, always, writers, func(p *pipeline.Pipe) adder { return pipeline.NewGroup(p, cfg).Add })
 				})
 			}
 		}
 	}
 }
 
+// groupConfigs are the default, and others that it was chosen from.
 func groupConfigs() []pipeline.GroupConfig {
-	return []pipeline.GroupConfig{{Batches: 1, Messages: 500, Alone: 16}, {Batches: 2, Messages: 500, Alone: 16}, {Batches: 1, Messages: 1000, Alone: 16}, {Batches: 1, Messages: 500, Alone: 8}, {Batches: 1, Messages: 500, Alone: 32}}
+	return []pipeline.GroupConfig{
+		{Batches: 1, Messages: 500, Alone: 16},
+		{Batches: 2, Messages: 500, Alone: 16},
+		{Batches: 1, Messages: 1000, Alone: 16},
+		{Batches: 1, Messages: 500, Alone: 8},
+		{Batches: 1, Messages: 500, Alone: 32},
+	}
 }
 
 type adder func(m *nats.Msg, done func(pipeline.PubAck, error)) error
 
 func writeAll(b *testing.B, always bool, writers int, open func(*pipeline.Pipe) adder) {
-	dir, err := os.MkdirTemp(os.Getenv("TALLYMAN_BENCH_DIR"), "bench-")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	server, err := embedded.Start(embedded.Config{Dir: dir, SyncAlways: always})
+	b.Helper()
+	server, err := embedded.Start(embedded.Config{Dir: b.TempDir(), SyncAlways: always})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -49,6 +49,45 @@ func block(t *testing.T, path, name string) string {
 	return inside
 }
 
+// serve starts a server with the users of a document, and says how they
+// connect to it and open the pool. User "all" may do everything, for the test itself.
+func serve(ctx context.Context, t *testing.T, users string) (connect func(user string) *nats.Conn, open func(user string) *tallyman.Pool) {
+	t.Helper()
+	const first = "{ user: producer,"
+	if !strings.Contains(users, first) {
+		t.Fatalf("the block has no %q", first)
+	}
+	users = strings.Replace(users, first, "{ user: all, password: change-me }\n"+first, 1)
+	config := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(config, []byte(users), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := embedded.Start(embedded.Config{ConfigFile: config, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	connect = func(user string) *nats.Conn {
+		t.Helper()
+		nc, err := tallyman.Connect(server.URL(), nats.UserInfo(user, "change-me"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	open = func(user string) *tallyman.Pool {
+		t.Helper()
+		p, err := tallyman.Open(ctx, connect(user), "main")
+		if err != nil {
+			t.Fatalf("open as %s: %v", user, err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		return p
+	}
+	return connect, open
+}
+
 func TestPermissions_OfOperations(t *testing.T) {
 	for _, removal := range []tallyman.Removal{tallyman.RemovalAck, tallyman.RemovalSweep} {
 		t.Run("removal by "+string(removal), func(t *testing.T) { permissions(t, removal) })
@@ -70,42 +109,9 @@ func (d *denials) Write(p []byte) (int, error) {
 
 func permissions(t *testing.T, removal tallyman.Removal) {
 	t.Helper()
-	users := block(t, "../../docs/operations.md", "permissions")
-	const first = "{ user: producer,"
-	if !strings.Contains(users, first) {
-		t.Fatalf("the block has no %q", first)
-	}
-	users = strings.Replace(users, first, "{ user: all, password: change-me }\n"+first, 1) // for the test itself
-	config := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(config, []byte(users), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server, err := embedded.Start(embedded.Config{ConfigFile: config, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-
-	connect := func(user string) *nats.Conn {
-		t.Helper()
-		nc, err := tallyman.Connect(server.URL(), nats.UserInfo(user, "change-me"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
-	}
-	open := func(user string) *tallyman.Pool {
-		t.Helper()
-		p, err := tallyman.Open(ctx, connect(user), "main")
-		if err != nil {
-			t.Fatalf("open as %s: %v", user, err)
-		}
-		t.Cleanup(func() { _ = p.Close() })
-		return p
-	}
+	connect, open := serve(ctx, t, block(t, "../../docs/operations.md", "permissions"))
 
 	settings := tallyman.Settings{Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond, Removal: removal}
 	if err := tallyman.Create(ctx, connect("operator"), "main", settings, tallyman.Topology{}); err != nil {

@@ -54,18 +54,21 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Logf("chaos for %v; the same faults again: TALLYMAN_SEED=%d TALLYMAN_CHAOS=%v go test -run Chaos ./tests/e2e/", length, seed, length)
-	for _, shards := range []int{1, 4} {
-		t.Run(strconv.Itoa(shards)+" shards", func(t *testing.T) {
+	for name, settings := range map[string]tallyman.Settings{
+		"1 shards": {}, "4 shards": {Shards: 4}, "in groups": {Commit: tallyman.CommitGroup},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			reign(t, shards, seed, length)
+			reign(t, settings, seed, length)
 		})
 	}
 }
 
-func reign(t *testing.T, shards int, seed uint64, length time.Duration) {
+func reign(t *testing.T, settings tallyman.Settings, seed uint64, length time.Duration) {
 	t.Helper()
 	// Faults burn attempts of commands that did nothing wrong.
-	settings := tallyman.Settings{Lease: time.Second, MaxAttempts: 1000, BackoffMin: 50 * time.Millisecond, BackoffMax: 300 * time.Millisecond, Shards: shards}
+	settings.Lease, settings.MaxAttempts = time.Second, 1000
+	settings.BackoffMin, settings.BackoffMax = 50*time.Millisecond, 300*time.Millisecond
 	c := &chaos{
 		stand: newStand(t, settings), random: rand.New(rand.NewPCG(seed, 0)),
 		frozen: map[*process]time.Time{}, faults: map[string]int{},

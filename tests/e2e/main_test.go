@@ -18,6 +18,7 @@ import (
 const (
 	serverDirEnv    = "TALLYMAN_E2E_SERVER_DIR"
 	serverListenEnv = "TALLYMAN_E2E_SERVER_LISTEN"
+	serverSyncEnv   = "TALLYMAN_E2E_SERVER_SYNC" // flush every write to disk
 )
 
 // workerBinary is built once for all tests.
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 
 // serve is a server process: it prints its address and ends with its input.
 func serve(dir, listen string) int {
-	s, err := embedded.Start(embedded.Config{Dir: dir, Listen: listen})
+	s, err := embedded.Start(embedded.Config{Dir: dir, Listen: listen, SyncAlways: os.Getenv(serverSyncEnv) != ""})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

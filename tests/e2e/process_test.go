@@ -108,7 +108,7 @@ func (p *process) wasKilled() bool {
 }
 
 // startServer starts a server process on a store, and returns once it listens.
-func startServer(t *testing.T, dir, listen string) (*process, string) {
+func startServer(t *testing.T, dir, listen string, env ...string) (*process, string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -116,6 +116,7 @@ func startServer(t *testing.T, dir, listen string) (*process, string) {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), serverDirEnv+"="+filepath.Join(dir, "store"), serverListenEnv+"="+listen)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = appendTo(t, filepath.Join(dir, "server.log"))
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,47 @@ func TestServer_KilledWhileCommandsRun(t *testing.T) {
 	s.restartServer(t)
 	for _, id := range ids {
 		s.receipt(t, id)
+	}
+	s.settle(t)
+	checkBooks(t, s)
+}
+
+// Writes share batches only where many are under way, so this one submits all
+// at once. What was acknowledged before the server is killed is on its disk.
+func TestServer_KilledWhileGroupsAreWritten(t *testing.T) {
+	t.Parallel()
+	settings := short
+	settings.Commit = tallyman.CommitGroup
+	s := newStand(t, settings)
+	s.worker(t, "TALLYMAN_CONCURRENCY=100")
+	s.worker(t, "TALLYMAN_CONCURRENCY=100")
+	const n, kills = 600, 3
+	commands := func(yield func(tallyman.Command) bool) {
+		for i := range n {
+			if !yield(tallyman.Command{ID: "g-" + strconv.Itoa(i), Kind: "log", Payload: []byte("x")}) {
+				return
+			}
+		}
+	}
+	var accepted atomic.Int64
+	submitted := make(chan error, 1)
+	go func() {
+		submitted <- s.pool.NewProducer(tallyman.ProducerConfig{}).SubmitMany(t.Context(), commands, func(_ int, _ tallyman.Submission, err error) {
+			if err == nil {
+				accepted.Add(1)
+			}
+		})
+	}()
+	for i := range kills {
+		await(t, "commands to be accepted", func() bool { return accepted.Load() > int64(i*n/kills) })
+		s.server.kill()
+		s.restartServer(t)
+	}
+	if err := <-submitted; err != nil || accepted.Load() != n {
+		t.Fatalf("%d of %d commands accepted: %v", accepted.Load(), n, err)
+	}
+	for i := range n {
+		s.receipt(t, "g-"+strconv.Itoa(i))
 	}
 	s.settle(t)
 	checkBooks(t, s)

@@ -25,6 +25,7 @@ type stand struct {
 	dir    string
 	url    string
 	server *process
+	env    []string // of the server
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	pool   *tallyman.Pool
@@ -43,7 +44,10 @@ func newStand(t *testing.T, settings tallyman.Settings) *stand {
 	if err := os.Mkdir(s.path("gates"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.server, s.url = startServer(t, s.dir, "127.0.0.1:0")
+	if settings.Commit == tallyman.CommitGroup { // it is for servers that flush to disk
+		s.env = append(s.env, serverSyncEnv+"=always")
+	}
+	s.server, s.url = startServer(t, s.dir, "127.0.0.1:0", s.env...)
 	var err error
 	if s.nc, err = tallyman.Connect(s.url); err != nil {
 		t.Fatal(err)
@@ -93,7 +97,7 @@ func (s *stand) restartServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.server, _ = startServer(t, s.dir, u.Host)
+	s.server, _ = startServer(t, s.dir, u.Host, s.env...)
 	s.amnesia = true
 }
 

@@ -98,18 +98,19 @@ const (
 	codeKeepTTL    = jetstream.ErrorCode(10052) // expiry per message cannot be switched off
 )
 
-func onBoth(t *testing.T, decision string, test func(t *testing.T, f *fact)) {
+func onBoth(t *testing.T, decision string, test func(f *fact)) {
+	t.Helper()
 	t.Parallel()
 	for where, on := range map[string]func(testing.TB, string) *fact{"one replica": onServer, "three replicas": onCluster} {
 		t.Run("with "+where, func(t *testing.T) {
 			t.Parallel()
-			test(t, on(t, decision))
+			test(on(t, decision))
 		})
 	}
 }
 
 func TestFact12_ABatchTakesConsecutiveSequences(t *testing.T) {
-	onBoth(t, "the revision of each write of a group is computed from the one answer: first = seq - count + 1", func(t *testing.T, f *fact) {
+	onBoth(t, "the revision of each write of a group is computed from the one answer: first = seq - count + 1", func(f *fact) {
 		s, b := f.records()
 		f.stored(keySubject(b, "before"))
 		a := f.batch("one", message(keySubject(b, "a"), headExpect, "0"), message(keySubject(b, "b"), headExpect, "0"), message(keySubject(b, "c")))
@@ -127,7 +128,7 @@ func TestFact12_ABatchTakesConsecutiveSequences(t *testing.T) {
 }
 
 func TestFact12_OneStaleEntryRefusesItsBatchAndIsNotNamed(t *testing.T) {
-	onBoth(t, "a refused group is divided until the write that is to blame is alone", func(t *testing.T, f *fact) {
+	onBoth(t, "a refused group is divided until the write that is to blame is alone", func(f *fact) {
 		s, b := f.records()
 		revision := f.stored(keySubject(b, "there"))
 		a := f.batch("stale", message(keySubject(b, "a"), headExpect, "0"), message(keySubject(b, "there"), headExpect, "0"), message(keySubject(b, "b"), headExpect, "0"))
@@ -143,7 +144,7 @@ func TestFact12_OneStaleEntryRefusesItsBatchAndIsNotNamed(t *testing.T) {
 }
 
 func TestFact12_ASubjectTwiceInABatch(t *testing.T) {
-	onBoth(t, "a second write of the same key is held back until the first has left", func(t *testing.T, f *fact) {
+	onBoth(t, "a second write of the same key is held back until the first has left", func(f *fact) {
 		s, b := f.records()
 		a := f.batch("blind", message(keySubject(b, "a")), message(keySubject(b, "a")))
 		if a.code() != 0 || f.held(s) != 2 {
@@ -163,7 +164,7 @@ func TestFact12_ASubjectTwiceInABatch(t *testing.T) {
 }
 
 func TestFact12_ABatchKeepsExpiryAndRollup(t *testing.T) {
-	onBoth(t, "receipts go in groups: their expiry and what they roll up must work there", func(t *testing.T, f *fact) {
+	onBoth(t, "receipts go in groups: their expiry and what they roll up must work there", func(f *fact) {
 		s, b := f.records()
 		f.stored(keySubject(b, "a"))
 		revision := f.stored(keySubject(b, "a"))
@@ -181,7 +182,7 @@ func TestFact12_ABatchKeepsExpiryAndRollup(t *testing.T) {
 }
 
 func TestFact12_DuplicatesRefuseTheirBatch(t *testing.T) {
-	onBoth(t, "a group of commands with one that was published before is divided like one with a stale write", func(t *testing.T, f *fact) {
+	onBoth(t, "a group of commands with one that was published before is divided like one with a stale write", func(f *fact) {
 		s := f.commands(atomically)
 		n := s.CachedInfo().Config.Name
 		f.stored(n+".a", headMsgID, "a")
@@ -206,7 +207,7 @@ func TestFact12_DuplicatesRefuseTheirBatch(t *testing.T) {
 }
 
 func TestFact12_AFullStreamRefusesTheWholeBatch(t *testing.T) {
-	onBoth(t, "a group that does not fit is sent one by one, and what fits is stored", func(t *testing.T, f *fact) {
+	onBoth(t, "a group that does not fit is sent one by one, and what fits is stored", func(f *fact) {
 		s := f.commands(func(c *jetstream.StreamConfig) { c.AllowAtomicPublish, c.MaxMsgs = true, 2 })
 		n := s.CachedInfo().Config.Name
 		f.stored(n + ".a")
@@ -219,7 +220,7 @@ func TestFact12_AFullStreamRefusesTheWholeBatch(t *testing.T) {
 }
 
 func TestFact12_ABatchHoldsAThousandMessages(t *testing.T) {
-	onBoth(t, "a group ends at fewer messages, and its bytes are bounded by memory alone", func(t *testing.T, f *fact) {
+	onBoth(t, "a group ends at fewer messages, and its bytes are bounded by memory alone", func(f *fact) {
 		s := f.commands(atomically)
 		n := s.CachedInfo().Config.Name
 		many := func(count, size int) (messages []*nats.Msg) {
@@ -339,8 +340,8 @@ func TestFact12_ALeaderThatStepsDownForgetsOpenBatches(t *testing.T) {
 }
 
 func TestFact12_OthersSwitchBatchesOff(t *testing.T) {
-	onBoth(t, "a group that is refused for this goes one by one, and a program says so", func(t *testing.T, f *fact) {
-		s, b := f.records()
+	onBoth(t, "a group that is refused for this goes one by one, and a program says so", func(f *fact) {
+		_, b := f.records()
 		if a := f.batch("on", message(keySubject(b, "a")), message(keySubject(b, "b"))); a.code() != 0 {
 			f.Fatalf("got %+v, want it stored", a.Error)
 		}
@@ -353,7 +354,7 @@ func TestFact12_OthersSwitchBatchesOff(t *testing.T) {
 		edited.LimitMarkerTTL = time.Second
 		_, err := f.js.CreateOrUpdateKeyValue(f.ctx, edited)
 		f.must(err)
-		s, err = f.js.Stream(f.ctx, "KV_"+b)
+		s, err := f.js.Stream(f.ctx, "KV_"+b)
 		f.must(err)
 		if s.CachedInfo().Config.AllowAtomicPublish {
 			f.Errorf("the bucket still takes batches after CreateOrUpdateKeyValue")
