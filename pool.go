@@ -155,7 +155,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 			switch {
 			case is != (place{}):
 				return Settings{}, misplaced(place{}, is)
-			case err != nil && !change:
+			case err != nil && (!change || isUnderway(err)):
 				return Settings{}, err
 			case err == nil && have.Shards != want.Shards:
 				return Settings{}, have.Require(Settings{Shards: want.Shards}) // made by somebody else just now

@@ -193,6 +193,8 @@ type storedSettings struct {
 	Commit        string `json:"commit,omitempty"`
 	ShardOf       string `json:"shard_of,omitempty"` // see place
 	Shard         int    `json:"shard,omitempty"`
+
+	Reshard *reshardMark `json:"reshard,omitempty"` // in the first bucket, while it is under way
 }
 
 // place says of which pool a bucket is a shard. It is stored with the settings
@@ -206,13 +208,17 @@ type place struct {
 func (p place) String() string { return shardName(p.pool, p.index) }
 
 func (s Settings) encode(at place, recordVersion int) ([]byte, error) {
-	return json.MarshalIndent(storedSettings{
+	return json.MarshalIndent(s.stored(at, recordVersion), "", "  ")
+}
+
+func (s Settings) stored(at place, recordVersion int) storedSettings {
+	return storedSettings{
 		ShardOf: at.pool, Shard: at.index,
 		Version: s.version(), RecordVersion: recordVersion, Digest: digestAlgorithm,
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
 		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
 		Shards: s.Shards, Removal: string(s.Removal), Commit: string(s.Commit),
-	}, "", "  ")
+	}
 }
 
 func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
@@ -248,5 +254,8 @@ func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
 		}
 		*f.to = d
 	}
-	return out, at, out.Validate()
+	if err := out.Validate(); err != nil || in.Reshard == nil {
+		return out, at, err
+	}
+	return out, at, &underwayError{*in.Reshard}
 }

@@ -171,7 +171,7 @@ func (c *creation) planned(want Settings) (n int, settled bool, err error) {
 		if err == nil {
 			return have.Shards, true, have.Require(Settings{Shards: want.Shards})
 		}
-		if !c.topology.Change {
+		if !c.topology.Change || isUnderway(err) {
 			return 0, false, err
 		}
 	}

@@ -26,10 +26,11 @@ const (
 	compareAtOnce = 32
 )
 
-// compare looks up every entry of a list. A command that has no record is in
-// the stream; one that is settled between the two looks has its record then.
-func (b *books) compare(ctx context.Context, list iter.Seq2[Accepted, error]) error {
-	batch := make([]listed, 0, compareBatch)
+// compare looks up every entry of a list in the books of its shard. A command
+// that has no record is in the stream; one that is settled between the two looks
+// has its record then.
+func compare(ctx context.Context, shards []*books, list iter.Seq2[Accepted, error]) error {
+	batches := make([][]listed, len(shards))
 	for a, err := range list {
 		if err != nil {
 			return fmt.Errorf("audit: read the list of accepted ids: %w", err)
@@ -38,18 +39,24 @@ func (b *books) compare(ctx context.Context, list iter.Seq2[Accepted, error]) er
 		if err != nil {
 			return fmt.Errorf("audit: list of accepted ids: %w", err)
 		}
-		batch = append(batch, listed{a, token})
-		if len(batch) == compareBatch {
-			if err := b.compareSome(ctx, batch); err != nil {
+		at := dedupe.Shard(token, len(shards))
+		batches[at] = append(batches[at], listed{a, token})
+		if len(batches[at]) == compareBatch {
+			if err := shards[at].compareSome(ctx, batches[at]); err != nil {
 				return err
 			}
-			batch = batch[:0]
+			batches[at] = batches[at][:0]
 		}
 	}
-	if len(batch) == 0 {
-		return nil
+	for at, batch := range batches {
+		if len(batch) == 0 {
+			continue
+		}
+		if err := shards[at].compareSome(ctx, batch); err != nil {
+			return err
+		}
 	}
-	return b.compareSome(ctx, batch)
+	return nil
 }
 
 // listed is an entry of the list with its key.
@@ -90,7 +97,7 @@ func (b *books) compareSome(ctx context.Context, batch []listed) error {
 	}
 	for i, cause := range causes {
 		if cause != "" {
-			list(&b.report.MissingIDs, &b.report.MissingIDCount, MissingID{batch[i].ID, batch[i].Sequence, cause})
+			list(&b.report.MissingIDs, &b.report.MissingIDCount, MissingID{ID: batch[i].ID, Sequence: batch[i].Sequence, Cause: cause})
 			b.report.Balanced = false
 		}
 	}
@@ -110,12 +117,17 @@ func (b *books) look(ctx context.Context, l listed) (cause string, err error) {
 			return "", nil
 		}
 	}
-	_, err = b.commands.Find(ctx, l.token)
-	if err == nil {
-		return "", nil
-	}
-	if !errors.Is(err, stream.ErrNotFound) {
-		return "", fmt.Errorf("look for %q in the stream: %w", l.ID, err)
+	for _, in := range []*stream.Stream{b.intake, b.commands} { // it goes from the first into the second
+		if in == nil {
+			continue
+		}
+		_, err = in.Find(ctx, l.token)
+		if err == nil {
+			return "", nil
+		}
+		if !errors.Is(err, stream.ErrNotFound) {
+			return "", fmt.Errorf("look for %q in the stream: %w", l.ID, err)
+		}
 	}
 	// It may have been settled since the batch was read, or a replica was behind.
 	e, err := b.records.Read(ctx, l.token)

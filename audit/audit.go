@@ -19,7 +19,7 @@ const (
 
 // Options of an audit. The zero value is useful.
 type Options struct {
-	// Seal stores, after a balanced audit, up to where every sequence has its
+	// Seal stores, after an audit that found nothing amiss with sequences, up to where every sequence has its
 	// outcome or is parked. Later audits begin behind that, so that receipts may
 	// expire. A command that stays in the stream holds it up.
 	Seal bool
@@ -31,53 +31,55 @@ type Options struct {
 	Against iter.Seq2[Accepted, error]
 }
 
-// Run audits a pool. An error means that the audit could not be made; books
-// that do not balance are no error but a report that says so.
+// Run audits a pool that is not sharded. An error means that the audit could not
+// be made; books that do not balance are no error but a report that says so.
 func Run(ctx context.Context, commands *stream.Stream, records *kvstate.Store, opts Options) (Report, error) {
+	return RunShards(ctx, []Shard{{Commands: commands, Records: records}}, opts)
+}
+
+// examine looks at the books of one shard until they balance, looks times at most.
+func (s Shard) examine(ctx context.Context) (*books, error) {
+	commands, records := s.Commands, s.Records
 	// The seal first: whoever seals meanwhile does so within what the stream
 	// holds, so that a seal behind its end means that it was set back.
 	seal, err := readSeal(ctx, records)
 	if err != nil {
-		return Report{}, err
+		return nil, err
 	}
 	state, err := commands.State(ctx)
 	if err != nil {
-		return Report{}, fmt.Errorf("audit: %w", err)
+		return nil, fmt.Errorf("audit: %w", err)
 	}
 	for look := 1; ; look++ {
 		b := newBooks(commands, records, seal.through, state.LastSeq)
-		b.created, b.lastAt = state.Created, state.LastAt
+		b.seal, b.created, b.lastAt = seal, state.Created, state.LastAt
+		b.shard, b.shards = s.index, s.of
 		b.report.Replaced = seal.another(state.Created)
 		if err := b.read(ctx); err != nil {
-			return Report{}, err
+			return nil, err
 		}
 		if b.report.Balanced || look == looks {
-			return b.finish(ctx, seal, opts)
+			return b, nil
 		}
 		select {
 		case <-time.After(lookAgain):
 		case <-ctx.Done():
-			return Report{}, fmt.Errorf("audit: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("audit: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// finish does once what follows the last look.
-func (b *books) finish(ctx context.Context, seal seal, opts Options) (Report, error) {
-	if opts.Against != nil {
-		if err := b.compare(ctx, opts.Against); err != nil {
-			return Report{}, err
-		}
-	}
+// finish does once what follows the last look, and the comparison with a list.
+func (b *books) finish(ctx context.Context, opts Options) error {
 	if !b.report.Balanced {
 		b.explain(ctx)
 	}
-	if b.report.Balanced && opts.Seal {
-		through, err := seal.advance(ctx, b.records, b.provedThrough(), b.created)
+	if b.report.proved() && opts.Seal {
+		through, err := b.seal.advance(ctx, b.records, b.provedThrough(), b.created)
 		if err != nil {
-			return b.report, err
+			return err
 		}
 		b.report.SealedThrough = through
 	}
-	return b.report, nil
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -20,6 +21,10 @@ const maxSuspects = 1 << 14
 type books struct {
 	commands *stream.Stream
 	records  *kvstate.Store
+	intake   *stream.Stream // where what belongs here may wait that was published by hand; nil if it is commands
+	shard    int
+	shards   int // how many the pool has
+	seal     seal
 	created  time.Time // of the stream
 	lastAt   time.Time // when LastSeq was handed out
 
@@ -90,6 +95,9 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 	}
 	if kvstate.Own(e.Key) {
 		return nil
+	}
+	if !kvstate.Aside(e.Key) && dedupe.Shard(e.Key, b.shards) != b.shard {
+		list(&b.report.Misplaced, &b.report.MisplacedCount, string(e.Key))
 	}
 	if e.Record == nil { // it does not decode
 		list(&b.report.Corrupt, &b.report.CorruptCount, string(e.Key))
@@ -283,7 +291,7 @@ func (b *books) balance() {
 		}
 	}
 	r.Pending = b.stored.without(&b.settled)
-	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.Beyond == 0 && !r.Replaced
+	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
 }
 
 // provedThrough returns the last sequence up to which every one has an outcome

@@ -37,6 +37,12 @@
 // The cause in a [Finding] is read off what is left. It is a guess where it says
 // "likely", and many guesses may be wrong at once.
 //
+// # Shards
+//
+// [RunShards] proves each shard by itself and adds up: a command, its record and
+// whatever accounts for its sequence lie in one shard, so nothing has to be
+// compared across them. A record in a shard that its id does not belong to is a finding.
+//
 // # The seal
 //
 // A seal stops before the first sequence whose command is still in the stream or

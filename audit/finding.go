@@ -19,11 +19,14 @@ const (
 	FindingDoubled  = "doubled"  // several commands account for a sequence
 	FindingCorrupt  = "corrupt"  // a record does not decode
 	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
+	// FindingMisplaced is a record in a shard that its id does not belong to.
+	FindingMisplaced = "misplaced"
 )
 
 // Finding is one thing that is amiss, for people.
 type Finding struct {
-	What    string `json:"what"` // one of the constants above
+	What    string `json:"what"`            // one of the constants above
+	Shard   *int   `json:"shard,omitempty"` // nil in a pool that is not sharded
 	Seq     uint64 `json:"seq,omitempty"`
 	ID      string `json:"id,omitempty"`      // if it is known
 	Subject string `json:"subject,omitempty"` // of the command, if it is known
@@ -31,10 +34,19 @@ type Finding struct {
 	Remedy  string `json:"remedy"`
 }
 
+// Where names the shard in a line; empty in a pool that is not sharded.
+func (f Finding) Where() string {
+	if f.Shard == nil {
+		return ""
+	}
+	return fmt.Sprintf(" in shard %d:", *f.Shard)
+}
+
 // String is the finding in one line.
 func (f Finding) String() string {
 	var b strings.Builder
 	b.WriteString(f.What)
+	b.WriteString(f.Where())
 	if f.Seq > 0 {
 		fmt.Fprintf(&b, " sequence %d", f.Seq)
 	}
@@ -88,6 +100,9 @@ func (b *books) explain(ctx context.Context) {
 	}
 	for _, key := range r.Corrupt {
 		add(b.damaged(ctx, command.Token(key)))
+	}
+	for _, key := range r.Misplaced {
+		add(b.misplaced(command.Token(key)))
 	}
 }
 

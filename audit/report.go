@@ -8,8 +8,14 @@ import (
 // ListLimit is how many sequences or ids a list in a report names at most.
 const ListLimit = 1000
 
-// Report is the account of a pool.
+// Report is the account of a pool. That of a sharded one sums up the reports of
+// its shards, each of which counts its own sequences: LastSeq and SealedThrough
+// say how many sequences there are in all, and FirstSeq is one more than were
+// sealed before.
 type Report struct {
+	// Shard is which one a report in Shards is about; nil in all others.
+	Shard *int `json:"shard,omitempty"`
+
 	LastSeq uint64 `json:"last_seq"` // of the command stream when the audit began
 	// FirstSeq is the first sequence that the audit looked at: the one behind
 	// those that earlier audits have sealed.
@@ -37,6 +43,10 @@ type Report struct {
 	// Corrupt lists the keys of records that do not decode.
 	Corrupt      []string `json:"corrupt"`
 	CorruptCount uint64   `json:"corrupt_count"`
+	// Misplaced lists the keys of records in a shard that their ids do not belong
+	// to, where nobody looks for them.
+	Misplaced      []string `json:"misplaced,omitempty"`
+	MisplacedCount uint64   `json:"misplaced_count,omitempty"`
 
 	// Beyond is the highest sequence that a record accounts for, or the seal, if
 	// the stream never came that far: it was set back, or replaced, after that.
@@ -56,10 +66,15 @@ type Report struct {
 	Compared uint64 `json:"compared"`
 
 	Balanced bool `json:"balanced"`
+
+	// Shards are the reports of the shards, in their order, of a pool that has
+	// more than one.
+	Shards []Report `json:"shards,omitempty"`
 }
 
 // MissingID is an accepted command of which neither stream nor bucket know.
 type MissingID struct {
+	Shard    *int   `json:"shard,omitempty"` // that it belongs to; nil in a pool that is not sharded
 	ID       string `json:"id"`
 	Sequence uint64 `json:"sequence,omitempty"` // as it was told at the time; 0 if the list does not say
 	Cause    string `json:"cause"`              // the likely one, for people
@@ -67,26 +82,62 @@ type MissingID struct {
 
 // Doubled is a sequence that more than one command accounts for.
 type Doubled struct {
-	Seq uint64   `json:"seq"`
-	IDs []string `json:"ids"`
+	Shard *int     `json:"shard,omitempty"` // nil in a pool that is not sharded
+	Seq   uint64   `json:"seq"`
+	IDs   []string `json:"ids"`
+}
+
+// proved reports whether nothing is amiss but the place of records: those account
+// for their sequences wherever their ids belong.
+func (r Report) proved() bool {
+	return r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MissingIDCount+r.Beyond == 0 && !r.Replaced
+}
+
+// Closed reports whether every sequence of the stream has its outcome or is
+// parked, and is sealed, so that the records need not account for any. That of
+// a sharded pool is closed if all of its shards are.
+func (r Report) Closed() bool {
+	for _, s := range r.Shards {
+		if !s.Closed() {
+			return false
+		}
+	}
+	return r.proved() && r.SealedThrough == r.LastSeq
 }
 
 // Summary says in a few words what is amiss, or that nothing is.
 func (r Report) Summary() string {
 	if r.Balanced {
 		text := fmt.Sprintf("the books balance: all %d sequences are accounted for", r.LastSeq)
+		if n := len(r.Shards); n > 0 {
+			text += fmt.Sprintf(" in %d shards", n)
+		}
 		if r.Compared > 0 {
 			text += fmt.Sprintf(", and all %d ids of the list", r.Compared)
 		}
 		return text
 	}
+	return "the books do not balance: " + r.amiss()
+}
+
+// amiss says in a few words what is amiss, and in which shard.
+func (r Report) amiss() string {
 	var amiss []string
+	for _, s := range r.Shards {
+		if !s.Balanced {
+			amiss = append(amiss, fmt.Sprintf("shard %d: %s", *s.Shard, s.amiss()))
+		}
+	}
+	if len(amiss) > 0 {
+		return strings.Join(amiss, "; ")
+	}
 	for _, c := range []struct {
 		n    uint64
 		what string
 	}{
 		{r.MissingCount, "missing"}, {r.DoubledCount, "accounted for twice"},
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
+		{r.MisplacedCount, "with the record in another shard"},
 		{r.MissingIDCount, fmt.Sprintf("of %d ids of the list missing", r.Compared)},
 	} {
 		if c.n > 0 {
@@ -99,7 +150,7 @@ func (r Report) Summary() string {
 	if r.Replaced {
 		amiss = append(amiss, "the stream is not the one that the books were sealed for")
 	}
-	return "the books do not balance: " + strings.Join(amiss, ", ")
+	return strings.Join(amiss, ", ")
 }
 
 // list adds v to one of the report's lists and counts it.

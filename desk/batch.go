@@ -17,7 +17,9 @@ import (
 // out otherwise goes on as a single act, on a goroutine of its own, in the same
 // place of the window.
 type batch struct {
-	d      *Desk
+	d      *Desk // of the shard
+	pool   *Desk
+	shard  int
 	act    Act
 	bulk   Bulk
 	verb   string
@@ -26,7 +28,7 @@ type batch struct {
 
 	judge func(kvstate.Entry) (*kvstate.Record, error)
 	fast  func(*one)
-	slow  func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error)
+	slow  func(ctx context.Context, d *Desk, e kvstate.Entry, mine bool) (Outcome, error)
 
 	mu     sync.Mutex // guards counts, and the calls of Each
 	counts Counts
@@ -203,12 +205,12 @@ func (b *batch) single(id string) {
 	go func() {
 		ctx, cancel := bounded(b.ctx)
 		defer cancel()
-		e, err := b.d.known(ctx, id)
+		at, e, err := b.pool.known(ctx, id)
 		if err != nil {
 			b.leave(o, Outcome{}, err)
 			return
 		}
-		o.describe(e)
+		b.describe(o, e)
 		if b.bulk.DryRun {
 			if next, err := b.judge(e); err != nil || next == nil {
 				b.leave(o, Outcome{Already: true}, err)
@@ -217,7 +219,7 @@ func (b *batch) single(id string) {
 			}
 			return
 		}
-		out, err := b.slow(ctx, e, false)
+		out, err := b.slow(ctx, at, e, false)
 		b.leave(o, out, err)
 	}()
 }
@@ -233,7 +235,7 @@ func (b *batch) goOn(o *one, next *kvstate.Record, err error) {
 			return
 		}
 	}
-	out, err := b.slow(ctx, e, mine)
+	out, err := b.slow(ctx, b.d, e, mine)
 	b.leave(o, out, err)
 }
 
@@ -257,7 +259,7 @@ func (b *batch) fastRequeue(o *one) {
 			go func() {
 				ctx, cancel := bounded(b.ctx)
 				defer cancel()
-				out, err := b.slow(ctx, stored(o.e.Key, next, revision), true)
+				out, err := b.slow(ctx, b.d, stored(o.e.Key, next, revision), true)
 				b.leave(o, out, err)
 			}()
 		default:
@@ -316,17 +318,17 @@ func (b *batch) fastDiscard(o *one) {
 func (b *batch) enter(e kvstate.Entry) *one {
 	o := &one{size: len(e.Raw)}
 	if e.Record != nil {
-		o.describe(e)
+		b.describe(o, e)
 	}
 	b.window.enter(o.size)
 	return o
 }
 
-func (o *one) describe(e kvstate.Entry) {
+func (b *batch) describe(o *one, e kvstate.Entry) {
 	o.e = e
 	o.item = Item{ID: e.Record.ID, Kind: e.Record.Kind, Reason: e.Record.Reason}
 	if kvstate.Aside(e.Key) {
-		o.item.Key = e.Key
+		o.item.Key = b.pool.place(b.shard, e.Key)
 	}
 }
 

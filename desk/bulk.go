@@ -22,7 +22,7 @@ type Bulk struct {
 // Item is one command that was dealt with.
 type Item struct {
 	ID     string
-	Key    command.Token // set if its record is not filed under its id
+	Key    command.Token // set if its record is not filed under its id; see [Key] for its spelling
 	Kind   string
 	Reason kvstate.Reason // for which it was parked
 	Err    error          // wraps ErrRefused if the act does not fit its state
@@ -38,32 +38,37 @@ type Counts struct {
 	Failed  int
 }
 
-// RequeueMany is Requeue for many commands, pipelined. A filter also selects
+// RequeueMany is Requeue for many commands, pipelined, one shard after the
+// other. A filter also selects
 // those whose requeueing was cut off before they were in the stream. The error
 // is about the whole; what failed for single commands is told to Each and counted.
 func (d *Desk) RequeueMany(ctx context.Context, act Act, bulk Bulk) (Counts, error) {
-	b := &batch{d: d, act: act, bulk: bulk, window: newWindow(), verb: "requeue"}
-	b.judge = func(e kvstate.Entry) (*kvstate.Record, error) { return sentBack(act, e) }
-	b.fast = b.fastRequeue
-	b.slow = func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error) {
-		return d.requeue(ctx, act, e, mine)
-	}
-	return b.run(ctx)
+	return d.through(ctx, bulk, func(shard int, at *Desk, bulk Bulk) (Counts, error) {
+		b := &batch{d: at, pool: d, shard: shard, act: act, bulk: bulk, window: newWindow(), verb: "requeue"}
+		b.judge = func(e kvstate.Entry) (*kvstate.Record, error) { return sentBack(act, e) }
+		b.fast = b.fastRequeue
+		b.slow = func(ctx context.Context, d *Desk, e kvstate.Entry, mine bool) (Outcome, error) {
+			return d.requeue(ctx, act, e, mine)
+		}
+		return b.run(ctx)
+	})
 }
 
-// DiscardMany is Discard for many commands, pipelined.
+// DiscardMany is Discard for many commands, pipelined, one shard after the other.
 func (d *Desk) DiscardMany(ctx context.Context, act Act, bulk Bulk) (Counts, error) {
-	b := &batch{d: d, act: act, bulk: bulk, window: newWindow(), verb: "discard"}
-	b.judge = func(e kvstate.Entry) (*kvstate.Record, error) { return givenUp(act, e) }
-	b.fast = b.fastDiscard
-	b.slow = func(ctx context.Context, e kvstate.Entry, mine bool) (Outcome, error) {
-		if mine {
-			if beside(e.Record) {
-				d.clear(ctx, e.Key)
+	return d.through(ctx, bulk, func(shard int, at *Desk, bulk Bulk) (Counts, error) {
+		b := &batch{d: at, pool: d, shard: shard, act: act, bulk: bulk, window: newWindow(), verb: "discard"}
+		b.judge = func(e kvstate.Entry) (*kvstate.Record, error) { return givenUp(act, e) }
+		b.fast = b.fastDiscard
+		b.slow = func(ctx context.Context, d *Desk, e kvstate.Entry, mine bool) (Outcome, error) {
+			if mine {
+				if beside(e.Record) {
+					d.clear(ctx, e.Key)
+				}
+				return Outcome{}, nil
 			}
-			return Outcome{}, nil
+			return d.end(ctx, e, kvstate.Discarded, b.judge)
 		}
-		return d.end(ctx, e, kvstate.Discarded, b.judge)
-	}
-	return b.run(ctx)
+		return b.run(ctx)
+	})
 }

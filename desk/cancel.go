@@ -32,29 +32,29 @@ func (d *Desk) Cancel(ctx context.Context, act Act, id string) (Outcome, error) 
 
 func (d *Desk) cancel(ctx context.Context, act Act, id string) (Outcome, error) {
 	for range rejudge {
-		e, err := d.known(ctx, id)
+		at, e, err := d.known(ctx, id)
 		if err != nil {
 			return Outcome{}, err
 		}
 		if e.Record.State == kvstate.Cancelled {
-			return Outcome{Already: true, Left: d.takeOut(ctx, e.Record)}, nil
+			return Outcome{Already: true, Left: at.takeOut(ctx, e.Record)}, nil
 		}
-		next, err := d.takenOut(ctx, act, e)
+		next, err := at.takenOut(ctx, act, e)
 		if err != nil {
 			return Outcome{}, err
 		}
 		if next == nil {
 			continue // it has left the stream just now: judge anew
 		}
-		_, wrote, err := d.write(ctx, e.Key, next)
+		_, wrote, err := at.write(ctx, e.Key, next)
 		if err != nil {
 			return Outcome{}, err
 		}
 		if wrote {
 			if beside(e.Record) {
-				d.clear(ctx, e.Key)
+				at.clear(ctx, e.Key)
 			}
-			return Outcome{Left: d.takeOut(ctx, next)}, nil
+			return Outcome{Left: at.takeOut(ctx, next)}, nil
 		}
 	}
 	return Outcome{}, fmt.Errorf("%w: others change its record all the time; try again", ErrRefused)

@@ -97,6 +97,8 @@ type records interface {
 type Desk struct {
 	commands commands
 	records  records
+
+	shards []*Desk // of a pool with more than one, whose first the fields above are
 }
 
 // New returns the desk of the pool with this stream and bucket, a
@@ -114,52 +116,56 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, patience)
 }
 
-// read returns the entry of a command. Id may also be the key of a record that
-// was parked aside, as a list of parked commands shows it.
-func (d *Desk) read(ctx context.Context, id string) (kvstate.Entry, error) {
+// read returns the entry of a command, and the desk of the shard where it lies.
+// Id may also be the key of a record that was parked aside, as a list of parked
+// commands shows it.
+func (d *Desk) read(ctx context.Context, id string) (*Desk, kvstate.Entry, error) {
 	token, err := dedupe.Token(id)
-	aside := command.Token(id)
-	if err != nil && !kvstate.Aside(aside) {
-		return kvstate.Entry{}, err
+	shard, aside, named := ParseKey(id, len(d.shards))
+	if err != nil && !named {
+		return d, kvstate.Entry{}, err
 	}
+	beside := d.all()[shard]
 	if err != nil {
-		return d.records.Read(ctx, aside)
+		e, err := beside.records.Read(ctx, aside)
+		return beside, e, err
 	}
-	e, err := d.records.Read(ctx, token)
-	if err != nil || e.Raw != nil || !kvstate.Aside(aside) {
-		return e, err
+	home := d.home(token)
+	e, err := home.records.Read(ctx, token)
+	if err != nil || e.Raw != nil || !named {
+		return home, e, err
 	}
 	// An id may look like such a key; only what is there decides.
-	if other, err := d.records.Read(ctx, aside); err != nil || other.Raw != nil {
-		return other, err
+	if other, err := beside.records.Read(ctx, aside); err != nil || other.Raw != nil {
+		return beside, other, err
 	}
-	return e, nil
+	return home, e, nil
 }
 
 // known is read for acts on what must have a record.
-func (d *Desk) known(ctx context.Context, id string) (kvstate.Entry, error) {
-	e, err := d.read(ctx, id)
+func (d *Desk) known(ctx context.Context, id string) (*Desk, kvstate.Entry, error) {
+	at, e, err := d.read(ctx, id)
 	switch {
 	case err != nil:
-		return e, err
+		return at, e, err
 	case e.Err != nil:
-		return e, damaged(e)
+		return at, e, damaged(e)
 	case e.Record != nil || kvstate.Aside(e.Key):
 	default:
-		if _, err := d.commands.Find(ctx, e.Key); err == nil {
+		if _, err := at.commands.Find(ctx, e.Key); err == nil {
 			e.Record = &kvstate.Record{ID: id, Revision: e.Revision} // in the stream, and in no state
-			return e, nil
+			return at, e, nil
 		} else if !errors.Is(err, stream.ErrNotFound) {
-			return e, err
+			return at, e, err
 		}
-		if e, err = d.read(ctx, id); err != nil { // it may have left the stream just now
-			return e, err
+		if at, e, err = d.read(ctx, id); err != nil { // it may have left the stream just now
+			return at, e, err
 		}
 	}
 	if e.Record == nil {
-		return e, errUnknown()
+		return at, e, d.unfound(ctx, id, e.Key)
 	}
-	return e, nil
+	return at, e, nil
 }
 
 func errUnknown() error {

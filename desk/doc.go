@@ -22,6 +22,11 @@
 //   - The books balance after each act. A requeued command whose publication
 //     was cut off is reported as stranded until Requeue is repeated.
 //
+// # Shards
+//
+// [Sharded] is the desk of a pool with several: acts on an id go to its shard,
+// acts on a queue to all of them, and acts on many through one after the other.
+//
 // # Not guaranteed
 //
 // A cancelled handler hears of it at its next heartbeat, a third of the lease

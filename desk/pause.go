@@ -27,7 +27,8 @@ type Pause struct {
 
 // Pause stops the deliveries of a queue for a time; 0 means Forever. Handlers
 // that run go on and keep their leases; see stream.Stream.Pause. Pausing again
-// sets the time anew. It returns until when the queue stands.
+// sets the time anew. In a sharded pool the queue stands in every shard; where that
+// fails in between, repeating it completes it. It returns until when the queue stands.
 func (d *Desk) Pause(ctx context.Context, act Act, queue string, length time.Duration) (time.Time, error) {
 	if err := act.check(); err != nil {
 		return time.Time{}, err
@@ -45,8 +46,8 @@ func (d *Desk) Pause(ctx context.Context, act Act, queue string, length time.Dur
 	defer cancel()
 	now := time.Now().UTC()
 	until := now.Add(length).Truncate(time.Millisecond)
-	if err := d.commands.Pause(ctx, queue, until); err != nil {
-		return time.Time{}, fmt.Errorf("desk: %w", err)
+	if err := d.pauseAll(ctx, queue, until); err != nil {
+		return time.Time{}, err
 	}
 	if err := d.note(ctx, queue, Pause{By: act.By, Why: act.Why, At: now, Until: until}); err != nil {
 		return until, fmt.Errorf("desk: queue %q is paused, but who did it is not on record: %w; repeat it", queue, err)
@@ -64,8 +65,8 @@ func (d *Desk) Resume(ctx context.Context, act Act, queue string) error {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := d.commands.Resume(ctx, queue); err != nil {
-		return fmt.Errorf("desk: %w", err)
+	if err := d.resumeAll(ctx, queue); err != nil {
+		return err
 	}
 	p, err := d.LastPause(ctx, queue)
 	if err == nil && p.By != "" && p.ResumedBy == "" {

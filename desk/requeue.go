@@ -21,10 +21,10 @@ func (d *Desk) Requeue(ctx context.Context, act Act, id string) (Outcome, error)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	e, err := d.known(ctx, id)
+	at, e, err := d.known(ctx, id)
 	var out Outcome
 	if err == nil {
-		out, err = d.requeue(ctx, act, e, false)
+		out, err = at.requeue(ctx, act, e, false)
 	}
 	if err != nil {
 		return out, fmt.Errorf("desk: requeue %q: %w", id, err)

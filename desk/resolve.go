@@ -83,11 +83,11 @@ func (d *Desk) settle(ctx context.Context, act Act, id string, to kvstate.State,
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	e, err := d.known(ctx, id)
+	at, e, err := d.known(ctx, id)
 	if err != nil {
 		return Outcome{}, err
 	}
-	return d.end(ctx, e, to, decide)
+	return at.end(ctx, e, to, decide)
 }
 
 func (d *Desk) end(ctx context.Context, e kvstate.Entry, to kvstate.State, decide func(kvstate.Entry) (*kvstate.Record, error)) (Outcome, error) {

@@ -246,7 +246,7 @@ func (a *account) check(ctx context.Context) error {
 	for i, p := range a.pending {
 		keys[i] = p.env.Token
 	}
-	entries, err := a.j.records.ReadManyWait(ctx, keys)
+	entries, err := a.j.readMany(ctx, keys)
 	if err != nil {
 		return fmt.Errorf("journal: audit: %w", err)
 	}

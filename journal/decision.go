@@ -157,7 +157,7 @@ func (j *Journal) entryOf(run string, seq uint64, d Decision) (*Entry, error) {
 		if err != nil {
 			return e, bad("command %d: %w", i+1, err)
 		}
-		if err := j.commands.Check(env); err != nil {
+		if err := j.commandsOf(env.Token).Check(env); err != nil {
 			return e, fmt.Errorf("journal: command %d of decision %d of run %q: %w: %w", i+1, seq, run, ErrTooLarge, err)
 		}
 		e.Commands = append(e.Commands, env.Command)

@@ -24,8 +24,12 @@ const DefaultConfirm = 10 * time.Second
 // Pool is what a journal needs of its pool. *tallyman.Pool has it.
 type Pool interface {
 	Name() string
-	Commands() *stream.Stream
+	// Records holds what belongs to the pool as a whole, and so the journal's own entries.
 	Records() *kvstate.Store
+	// CommandsOf and RecordsOf return stream and bucket of the shard that a token
+	// belongs to; of a pool that is not sharded, always the same.
+	CommandsOf(command.Token) *stream.Stream
+	RecordsOf(command.Token) *kvstate.Store
 }
 
 // Options of a Journal. The zero value is useful.
@@ -39,16 +43,18 @@ type Options struct {
 
 // Journal is the journal of a pool. It is safe for concurrent use.
 type Journal struct {
-	pool     string
-	js       jetstream.JetStream
-	nc       *nats.Conn
-	pipe     *pipeline.Pipe
-	commands *stream.Stream
-	records  *kvstate.Store
-	log      *slog.Logger
-	confirm  time.Duration
-	stream   string
-	prefix   string // of subjects
+	pool    string
+	js      jetstream.JetStream
+	nc      *nats.Conn
+	pipe    *pipeline.Pipe
+	records *kvstate.Store // the journal's own entries; those of commands: recordsOf
+	log     *slog.Logger
+	confirm time.Duration
+	stream  string
+	prefix  string // of subjects
+
+	commandsOf func(command.Token) *stream.Stream
+	recordsOf  func(command.Token) *kvstate.Store
 
 	mu    sync.Mutex
 	heads map[command.Token]head // where runs were last seen; a hint that the write confirms
@@ -82,7 +88,7 @@ func Open(ctx context.Context, nc *nats.Conn, pool Pool, opts Options) (*Journal
 		opts.Confirm = DefaultConfirm
 	}
 	j := &Journal{
-		pool: pool.Name(), js: js, nc: nc, commands: pool.Commands(), records: pool.Records(),
+		pool: pool.Name(), js: js, nc: nc, records: pool.Records(), commandsOf: pool.CommandsOf, recordsOf: pool.RecordsOf,
 		log: opts.Logger.With("pool", pool.Name()), confirm: opts.Confirm,
 		stream: Name(pool.Name()), prefix: subjectPrefix(pool.Name()), heads: map[command.Token]head{},
 	}

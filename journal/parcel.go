@@ -128,7 +128,7 @@ func (j *Journal) refusal(ctx context.Context, c command.Command, cause error) (
 	if err != nil {
 		return kvstate.ReasonMalformed, nil //nolint:nilerr // it is the reason
 	}
-	if err := j.commands.Check(env); err != nil {
+	if err := j.commandsOf(env.Token).Check(env); err != nil {
 		return kvstate.ReasonRejected, nil //nolint:nilerr // it is the reason
 	}
 	digest, found, err := j.whereabouts(ctx, env.Token)
@@ -147,12 +147,12 @@ func (j *Journal) refusal(ctx context.Context, c command.Command, cause error) (
 // returns the digest of what it finds. The order matters: a command leaves the
 // stream only once its record is stored.
 func (j *Journal) whereabouts(ctx context.Context, token command.Token) (digest command.Digest, found bool, err error) {
-	if j.commands.Sweeps() { // what is in the stream may have been parked as another command
+	if j.commandsOf(token).Sweeps() { // what is in the stream may have been parked as another command
 		if digest, found, err = j.onRecord(ctx, token); found || err != nil {
 			return digest, found, err
 		}
 	}
-	in, err := j.commands.Find(ctx, token)
+	in, err := j.commandsOf(token).Find(ctx, token)
 	if err == nil {
 		env, err := dedupe.Recognise(in.Queue, in.Kind, in.Token, in.Header, in.Payload)
 		if err != nil {
@@ -167,7 +167,7 @@ func (j *Journal) whereabouts(ctx context.Context, token command.Token) (digest 
 }
 
 func (j *Journal) onRecord(ctx context.Context, token command.Token) (digest command.Digest, found bool, err error) {
-	e, err := j.records.Read(ctx, token)
+	e, err := j.recordsOf(token).Read(ctx, token)
 	switch {
 	case err != nil:
 		return "", false, fmt.Errorf("journal: look for the record: %w", err)

@@ -19,6 +19,9 @@ const (
 	// meets a snapshot.
 	KeyJournal command.Token = journalPrefix + "_mark"
 
+	// keyEnd is where ScanMovable marks the end of what it has to meet.
+	keyEnd command.Token = "_end"
+
 	absorbedPrefix  = "_absorbed/"
 	malformedPrefix = "_malformed/"
 	conflictPrefix  = "_conflict/"

@@ -26,6 +26,7 @@ const (
 	NoteFellBack   NoteKind = "fell_back"   // a damaged record; the attempt went on from the one before; see Entry
 	NoteForwarded  NoteKind = "forwarded"   // it lay in another shard than its id's, and was submitted there; see Stream
 	NoteParked     NoteKind = "parked"      // a copy was parked beside the record; see Entry
+	NoteMoved      NoteKind = "moved"       // the record was carried into another shard
 )
 
 // Note is something that happened around a command but changed no record of

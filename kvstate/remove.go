@@ -20,6 +20,10 @@ func (s *Store) Remove(ctx context.Context, key command.Token, revision uint64) 
 	if !Own(key) {
 		return fmt.Errorf("kvstate: remove %s: it is the record of a command, and those only expire", key)
 	}
+	return s.remove(ctx, key, revision)
+}
+
+func (s *Store) remove(ctx context.Context, key command.Token, revision uint64) error {
 	m := messages.Get().(*message)
 	m.msg.Subject = s.prefix + string(key)
 	m.set("KV-Operation", "PURGE")

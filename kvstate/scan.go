@@ -67,6 +67,7 @@ type scanning struct {
 	largest int    // bytes of the largest entry so far
 	refused bool   // visit returned an error
 	markers bool   // visit markers, instead of all else
+	movable func(Movable) error
 }
 
 // pass visits what lies above p.last. It has a plain consumer of its own: one
@@ -158,7 +159,12 @@ func (p *scanning) take(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
 	if (e.Raw == nil) != p.markers {
 		return nil
 	}
-	err := p.visit(e)
+	var err error
+	if p.movable != nil {
+		err = p.movable(movable(e, m.Headers()))
+	} else {
+		err = p.visit(e)
+	}
 	p.refused = err != nil
 	return err
 }

@@ -76,6 +76,9 @@ type Config struct {
 	// Replicas, 1 to 5. 0 leaves those of a bucket that exists; a new one gets 1.
 	Replicas  int
 	Retention time.Duration // of final records; default 7 days
+	// FirstRevision is where a new bucket begins to count; 0 for 1. One that
+	// exists goes on as it is.
+	FirstRevision uint64
 }
 
 // History is how many revisions of an entry the bucket keeps, so that the
@@ -93,12 +96,12 @@ const description = "Tallyman: one record per command"
 // is: the client library ties expiry per key to markers for expired keys, and
 // with those the server raises every shorter expiry to that of the marker.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
-	name, replicas, batches := "KV_"+cfg.Pool, cfg.Replicas, false
+	name, replicas, first, batches := "KV_"+cfg.Pool, cfg.Replicas, cfg.FirstRevision, false
 	str, err := js.Stream(ctx, name)
 	switch {
 	case err == nil:
-		replicas = cmp.Or(replicas, str.CachedInfo().Config.Replicas)
-		batches = str.CachedInfo().Config.AllowAtomicPublish
+		have := str.CachedInfo().Config
+		replicas, first, batches = cmp.Or(replicas, have.Replicas), have.FirstSeq, have.AllowAtomicPublish
 		err = ours(ctx, str, cfg.Pool)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		err = nil
@@ -120,6 +123,7 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		AllowDirect:        true,
 		AllowMsgTTL:        true,
 		AllowAtomicPublish: batches, // see AllowBatches
+		FirstSeq:           first,
 	})
 	if err != nil {
 		return fmt.Errorf("kvstate: create bucket %q: %w", cfg.Pool, pipeline.Away(err))

@@ -28,6 +28,7 @@ type Evidence struct {
 	Entry   kvstate.Entry   // what the bucket holds under the id
 	Earlier []kvstate.Entry // its revisions before that one, oldest first
 	Copies  []Copy          // in the stream
+	Intake  *Copy           // in the stream of another shard, waiting to be carried into this one
 	Notes   []kvstate.Note
 	// NotesLeft is how many notes were left out.
 	NotesLeft int

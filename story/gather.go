@@ -21,6 +21,12 @@ type Options struct {
 	// Scan looks through the whole bucket for copies that were filed under
 	// their sequence, and takes as long as the bucket is large.
 	Scan bool
+
+	// Of a sharded pool, Intake is the stream where commands arrive that were
+	// published by hand, if it is not the one of the command, and RecordsOf tells
+	// in which bucket another command's record lies. Both may be nil.
+	Intake    *stream.Stream
+	RecordsOf func(command.Token) *kvstate.Store
 }
 
 // maxSeqs bounds the sequences of one command that are looked for in the stream.
@@ -33,8 +39,11 @@ func Gather(ctx context.Context, commands *stream.Stream, records *kvstate.Store
 	if err != nil {
 		return Evidence{}, err
 	}
-	g := &gathering{commands: commands, records: records, token: token, Evidence: Evidence{ID: id, Asked: time.Now(), Terms: opts.Terms}}
-	for _, read := range []func(context.Context) error{g.readRecord, g.readNotes, g.readCopies, g.readAgain, g.readFiled, g.readParent} {
+	if opts.RecordsOf == nil {
+		opts.RecordsOf = func(command.Token) *kvstate.Store { return records }
+	}
+	g := &gathering{commands: commands, records: records, opts: opts, token: token, Evidence: Evidence{ID: id, Asked: time.Now(), Terms: opts.Terms}}
+	for _, read := range []func(context.Context) error{g.readIntake, g.readRecord, g.readNotes, g.readCopies, g.readAgain, g.readFiled, g.readParent} {
 		if err := read(ctx); err != nil {
 			return Evidence{}, fmt.Errorf("story: gather what is known of %q: %w", id, err)
 		}
@@ -44,7 +53,7 @@ func Gather(ctx context.Context, commands *stream.Stream, records *kvstate.Store
 			return Evidence{}, fmt.Errorf("story: gather what is known of %q: %w", id, err)
 		}
 	}
-	if g.Entry.Revision == 0 && len(g.Copies)+len(g.Notes)+len(g.Filed) == 0 {
+	if g.Entry.Revision == 0 && len(g.Copies)+len(g.Notes)+len(g.Filed) == 0 && g.Intake == nil {
 		return Evidence{}, fmt.Errorf("command %q: %w: no record under the key %s, no command with the subject %s, no note under %s%s; it was never submitted, or everything about it has expired",
 			id, ErrNotFound, token, commands.Subject("*", "*", token), kvstate.NoteKey(token, "*"), unscanned(opts.Scan))
 	}
@@ -64,6 +73,24 @@ type gathering struct {
 	commands *stream.Stream
 	records  *kvstate.Store
 	token    command.Token
+	opts     Options
+}
+
+// readIntake looks for the command where it may wait to be carried into its own
+// shard. First of all: from there it goes to where is looked next.
+func (g *gathering) readIntake(ctx context.Context) error {
+	if g.opts.Intake == nil {
+		return nil
+	}
+	s, err := g.opts.Intake.Find(ctx, g.token)
+	switch {
+	case errors.Is(err, stream.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	g.Evidence.Intake = &Copy{Seq: s.Seq, At: s.At, Queue: s.Queue, Kind: s.Kind}
+	return nil
 }
 
 func (g *gathering) readRecord(ctx context.Context) (err error) {
@@ -230,7 +257,7 @@ func (g *gathering) readParent(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // what precedes the slash is no id, so there is no parent
 	}
-	e, err := g.records.Read(ctx, key)
+	e, err := g.opts.RecordsOf(key).Read(ctx, key)
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,8 @@ func (t *telling) note(n kvstate.Note) string {
 		return fmt.Sprintf("%s let go of %s, since the command had been cancelled", who, delivery(n))
 	case kvstate.NoteFellBack:
 		return fmt.Sprintf("%s found its record damaged, kept the bytes%s, and went on from the revision before%s", who, t.under(n.Entry), because(n.Text))
+	case kvstate.NoteMoved:
+		return fmt.Sprintf("%s carried its record into another shard: %s", who, quote(n.Text))
 	case kvstate.NoteForwarded:
 		return fmt.Sprintf("%s found sequence %d of stream %s, which is not the shard of this id, and submitted it here", who, n.Seq, word(n.Stream))
 	case kvstate.NoteParked:

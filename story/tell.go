@@ -84,6 +84,10 @@ func (t *telling) tellCopies() {
 	if t.Parent != nil {
 		t.add(time.Time{}, Event{Source: SourceRecord, What: "follow_up", Text: fmt.Sprintf("It is a follow-up of %s, which is %s.", quote(t.Parent.ID), word(string(t.Parent.State)))})
 	}
+	if c := t.Intake; c != nil {
+		t.add(c.At, Event{At: c.At, Source: SourceStream, What: "stored",
+			Text: fmt.Sprintf("Sequence %d of shard 0 was stored, of kind %s in queue %s, where it was published by hand, and waits there for a worker that carries it to its own shard.", c.Seq, word(c.Kind), word(c.Queue))})
+	}
 	for _, seq := range seqs {
 		e := Event{At: t.submitted[seq], Source: SourceStream, What: "stored", Text: fmt.Sprintf("Sequence %d was stored.", seq)}
 		if c, ok := there[seq]; ok && !c.Settled {
@@ -155,7 +159,7 @@ func (t *telling) tellUnknown() {
 	if r := t.record(); r != nil && len(r.Trail) >= kvstate.MaxTrail {
 		t.cannot("What its record said before the steps shown: it keeps the last %d.", kvstate.MaxTrail)
 	}
-	if t.record() == nil && t.Entry.Revision == 0 && len(t.Copies) == 0 {
+	if t.record() == nil && t.Entry.Revision == 0 && len(t.Copies) == 0 && t.Intake == nil {
 		t.cannot("What became of it: it has no record and is not in the stream. Its receipt may have expired%s, or both were deleted.", retention(t.Terms.Retention))
 	}
 	if t.NotesLeft > 0 {

@@ -15,7 +15,7 @@ func (t *telling) state() string {
 		return StateDamaged
 	case t.record() != nil:
 		return string(t.record().State)
-	case len(t.pendingCopies()) > 0:
+	case len(t.pendingCopies()) > 0 || t.Intake != nil:
 		return StatePending
 	}
 	return StateGone
@@ -31,6 +31,8 @@ func (t *telling) verdict() string {
 		return "Its record is damaged, and it has left the stream: nothing will happen by itself. Ask the audit what is missing."
 	case r == nil && len(t.pendingCopies()) > 0:
 		return t.pending()
+	case r == nil && t.Intake != nil:
+		return "Pending: a worker has to carry it to its own shard first; then it runs there."
 	case r == nil:
 		return "Nothing will happen: it is neither in the stream nor on record. Submitted again, it runs as if it were new."
 	}

@@ -271,6 +271,8 @@ type State struct {
 	Bytes    uint64
 	FirstSeq uint64
 	LastSeq  uint64
+	MaxBytes int64 // that it may hold; -1 for no limit
+	MaxMsgs  int64
 	// Created is when the stream was made, by hand or from a backup. It stays the
 	// same over restarts, moves of the leader and changes of settings.
 	Created time.Time
@@ -288,8 +290,18 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	st := info.State
 	return State{
 		Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq,
+		MaxBytes: info.Config.MaxBytes, MaxMsgs: info.Config.MaxMsgs,
 		Created: info.Created, LastAt: st.LastTime,
 	}, nil
+}
+
+// Delete deletes a pool's command stream with its consumers and whatever it
+// holds. One that does not exist is no error.
+func Delete(ctx context.Context, js jetstream.JetStream, pool string) error {
+	if err := js.DeleteStream(ctx, Name(pool)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("stream: delete %q: %w", Name(pool), pipeline.Away(err))
+	}
+	return nil
 }
 
 // CountByQueue counts the stored commands by queue.

@@ -6,7 +6,6 @@ import (
 	"os/user"
 	"time"
 
-	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/desk"
 )
@@ -29,8 +28,6 @@ func (f *actFlags) act() (desk.Act, error) {
 	}
 	return desk.Act{By: who, Why: f.Why}, nil
 }
-
-func deskOf(pool *tallyman.Pool) *desk.Desk { return desk.New(pool.Commands(), pool.Records()) }
 
 // filterFlags select parked commands.
 type filterFlags struct {

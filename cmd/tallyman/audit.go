@@ -83,7 +83,7 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			return err
 		}
 		defer pool.Close()
-		if a.Report, err = audit.Run(ctx, pool.Commands(), pool.Records(), opts); err != nil {
+		if a.Report, err = auditPool(ctx, pool, opts); err != nil {
 			return err
 		}
 		if beside != nil {
@@ -141,9 +141,15 @@ func (a accounts) verdict(common *cli.Common) error {
 
 func printReport(r audit.Report, out *cli.Out) error {
 	t := newTable(out)
-	t.row("last sequence", r.LastSeq)
-	if r.SealedThrough > 0 {
-		t.row("sealed through", r.SealedThrough)
+	if n := len(r.Shards); n > 0 {
+		t.row("shards", n)
+		t.row("sequences", r.LastSeq)
+		t.row("sealed", r.SealedThrough)
+	} else {
+		t.row("last sequence", r.LastSeq)
+		if r.SealedThrough > 0 {
+			t.row("sealed through", r.SealedThrough)
+		}
 	}
 	t.row("pending", r.Pending)
 	t.row("completed", r.Completed)
@@ -160,12 +166,16 @@ func printReport(r audit.Report, out *cli.Out) error {
 		{"doubled", r.DoubledCount, ""},
 		{"stranded", r.StrandedCount, ""},
 		{"corrupt", r.CorruptCount, ""},
+		{"misplaced", r.MisplacedCount, ""},
 	} {
 		if c.count > 0 {
+			if len(r.Shards) > 0 { // whose sequences these are, the findings tell
+				c.which = ""
+			}
 			t.row(c.name, fmt.Sprint(c.count)+c.which)
 		}
 	}
-	if r.Beyond > 0 {
+	if r.Beyond > 0 && len(r.Shards) == 0 {
 		t.row("beyond", fmt.Sprintf("sequence %d is on record; the stream was set back, or replaced, after that", r.Beyond))
 	}
 	if r.Compared > 0 {
@@ -205,7 +215,7 @@ func findings(r audit.Report) (lines []string) {
 			}
 		}
 		if j > i+1 {
-			lines = append(lines, fmt.Sprintf("%s sequences %s: %s; %s", f.What, ranges(seqs), f.Cause, f.Remedy))
+			lines = append(lines, fmt.Sprintf("%s%s sequences %s: %s; %s", f.What, f.Where(), ranges(seqs), f.Cause, f.Remedy))
 		} else {
 			lines = append(lines, f.String())
 		}

@@ -51,7 +51,7 @@ func (o *outboxAudit) run(ctx context.Context, pool *tallyman.Pool) (outbox.Repo
 	if err != nil || !o.whole {
 		return r, err
 	}
-	strangers, err := o.strangers(ctx, pool.Records())
+	strangers, err := o.strangers(ctx, pool)
 	if err != nil {
 		return r, err
 	}
@@ -63,7 +63,7 @@ func (o *outboxAudit) run(ctx context.Context, pool *tallyman.Pool) (outbox.Repo
 
 // strangers are the commands on record of which no row knows, and which no
 // other command asked for.
-func (o *outboxAudit) strangers(ctx context.Context, records *kvstate.Store) (map[string]kvstate.State, error) {
+func (o *outboxAudit) strangers(ctx context.Context, pool *tallyman.Pool) (map[string]kvstate.State, error) {
 	strangers := map[string]kvstate.State{}
 	seen := map[string]kvstate.State{}
 	look := func() error {
@@ -74,7 +74,7 @@ func (o *outboxAudit) strangers(ctx context.Context, records *kvstate.Store) (ma
 		clear(seen)
 		return err
 	}
-	err := records.Scan(ctx, func(e kvstate.Entry) error {
+	err := scan(ctx, pool, func(_ int, e kvstate.Entry) error {
 		if e.Record == nil || kvstate.Own(e.Key) {
 			return nil
 		}
@@ -89,7 +89,7 @@ func (o *outboxAudit) strangers(ctx context.Context, records *kvstate.Store) (ma
 	if err != nil || len(strangers) == 0 {
 		return nil, err
 	}
-	err = records.Scan(ctx, func(e kvstate.Entry) error {
+	err = scan(ctx, pool, func(_ int, e kvstate.Entry) error {
 		if e.Record != nil {
 			for _, f := range e.Record.FollowUps {
 				delete(strangers, f.ID)

@@ -15,8 +15,18 @@ import (
 
 func TestAudit_BesideAnOutbox(t *testing.T) {
 	t.Parallel()
+	for _, shards := range []string{"1", "3"} {
+		t.Run("shards "+shards, func(t *testing.T) {
+			t.Parallel()
+			auditBesideAnOutbox(t, shards)
+		})
+	}
+}
+
+func auditBesideAnOutbox(t *testing.T, shards string) {
+	t.Helper()
 	s := newScene(t)
-	s.run(t, "init").expect(t, 0)
+	s.run(t, "init", "--shards", shards).expect(t, 0)
 	p := s.pool(t)
 	ctx := t.Context()
 	dsn := "sqlite:" + filepath.Join(t.TempDir(), "app.db")

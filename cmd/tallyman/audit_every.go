@@ -29,8 +29,12 @@ func (c *auditCommand) rounds(ctx context.Context, common *cli.Common, out *cli.
 		case err == nil:
 			ended = a.verdict(common)
 			if !c.JSON && ended == nil {
-				_, err = fmt.Fprintf(out, "%s  %s; %d pending, %d parked, sealed through %d\n",
-					time.Now().UTC().Format(time.RFC3339), a.Summary(), a.Pending, a.Parked, a.SealedThrough)
+				sealed := "sealed through"
+				if len(a.Shards) > 0 {
+					sealed = "sealed" // so many sequences: each shard has a last one of its own
+				}
+				_, err = fmt.Fprintf(out, "%s  %s; %d pending, %d parked, %s %d\n",
+					time.Now().UTC().Format(time.RFC3339), a.Summary(), a.Pending, a.Parked, sealed, a.SealedThrough)
 			} else {
 				err = c.print(a, out)
 			}

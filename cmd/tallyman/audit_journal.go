@@ -7,6 +7,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/journal"
 )
 
@@ -16,7 +18,11 @@ func auditJournal(ctx context.Context, nc *nats.Conn, pool *tallyman.Pool, seal 
 		return journal.Report{}, err
 	}
 	defer func() { _ = j.Close() }() // never fails
-	return journal.Audit(ctx, j, journal.AuditOptions{Seal: seal})
+	r, err := journal.Audit(ctx, j, journal.AuditOptions{Seal: seal})
+	for i := range r.Refused { // what belongs to the pool as a whole lies in its first shard
+		r.Refused[i].Key = desk.Key(0, len(pool.Shards()), command.Token(r.Refused[i].Key))
+	}
+	return r, err
 }
 
 func printJournal(r journal.Report, out *cli.Out) error {

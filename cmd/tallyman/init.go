@@ -32,6 +32,7 @@ type initCommand struct {
 	BackoffMax  time.Duration `help:"Longest delay between attempts (new pool: 10m)." placeholder:"D"`
 	Retention   time.Duration `help:"How long receipts are kept (new pool: 168h)." placeholder:"D"`
 	Removal     string        `help:"How settled commands leave the stream: ack, each at once, or sweep, in bulk, which costs the server less. Fixed when the pool is made (new pool: ack)." enum:",ack,sweep" default:"" placeholder:"ack|sweep"`
+	Shards      int           `help:"Pairs of stream and bucket over which the ids are spread, 1 to 256 (new pool: 1). Later: tallyman reshard." placeholder:"N"`
 	Queue       []string      `help:"Queue to create; may be repeated (default: default)." placeholder:"NAME"`
 	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
 	MaxCommands int64         `help:"Bound of the command stream in commands; -1 for none (new pool: none)." placeholder:"N"`
@@ -47,6 +48,9 @@ type initCommand struct {
 func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
 	if c.Replicas < 0 || c.Replicas > 5 {
 		return fmt.Errorf("%w: --replicas %d; give 1 to 5", cli.ErrUsage, c.Replicas)
+	}
+	if c.Shards < 0 || c.Shards > tallyman.MaxShards {
+		return fmt.Errorf("%w: --shards %d; give 1 to %d", cli.ErrUsage, c.Shards, tallyman.MaxShards)
 	}
 	switch tallyman.Commit(c.Commit) {
 	case "", tallyman.CommitEach, tallyman.CommitGroup:
@@ -69,7 +73,7 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) error {
 	settings := tallyman.Settings{
 		Lease: c.Lease, MaxAttempts: c.MaxAttempts, Retention: c.Retention,
-		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax,
+		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax, Shards: c.Shards,
 		Removal: tallyman.Removal(c.Removal), Commit: tallyman.Commit(c.Commit),
 	}
 	topology := tallyman.Topology{

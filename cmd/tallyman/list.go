@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tallyman-go/tallyman"
@@ -24,7 +23,8 @@ type listCommand struct {
 // errEnough ends a scan whose limit is reached.
 var errEnough = errors.New("enough")
 
-// Run lists records in the order in which they were last written.
+// Run lists records in the order in which they were last written, of a sharded
+// pool one shard after the other.
 func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
 	states := append(kvstate.States(), pending)
 	if c.State != "" && !slices.Contains(states, kvstate.State(c.State)) {
@@ -41,11 +41,11 @@ func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 			return c.listPending(ctx, pool, out)
 		}
 		if c.JSON {
-			return each(ctx, pool, c.Limit, match, func(e kvstate.Entry) error { return out.JSON(summaryOf(e)) })
+			return each(ctx, pool, c.Limit, match, func(shard int, e kvstate.Entry) error { return out.JSON(summaryOf(pool, shard, e)) })
 		}
 		t := newTable(out)
 		t.row("ID", "KIND", "QUEUE", "STATE", "ATTEMPT", "OWNER", "WRITTEN", "REASON")
-		err := each(ctx, pool, c.Limit, match, func(e kvstate.Entry) error {
+		err := each(ctx, pool, c.Limit, match, func(_ int, e kvstate.Entry) error {
 			r := e.Record
 			t.row(r.ID, r.Kind, r.Queue, r.State, r.Attempt, r.Owner, moment(r.StoredAt), r.Reason)
 			return nil
@@ -54,18 +54,19 @@ func (c *listCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 	})
 }
 
-// each calls visit with the records that match, up to limit if that is above 0.
+// each calls visit with the records that match, of one shard after the other, up
+// to limit in all if that is above 0.
 // Records that did not decode match nothing; a line on stderr says so.
-func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvstate.Record) bool, visit func(kvstate.Entry) error) error {
+func each(ctx context.Context, pool *tallyman.Pool, limit int, match func(*kvstate.Record) bool, visit func(shard int, e kvstate.Entry) error) error {
 	n, damaged := 0, 0
-	err := pool.Records().Scan(ctx, func(e kvstate.Entry) error {
+	err := scan(ctx, pool, func(shard int, e kvstate.Entry) error {
 		if e.Err != nil {
 			damaged++
 		}
 		if kvstate.Own(e.Key) || e.Record == nil || !match(e.Record) {
 			return nil
 		}
-		if err := visit(e); err != nil {
+		if err := visit(shard, e); err != nil {
 			return err
 		}
 		if n++; n == limit {
@@ -94,22 +95,14 @@ type summaryView struct {
 	Reason  kvstate.Reason `json:"reason,omitempty"`
 	Error   string         `json:"error,omitempty"`
 	// Key is set where a record is not filed under its id, as that of a
-	// malformed command or a conflict is.
+	// malformed command or a conflict is. In a sharded pool it names the shard.
 	Key string `json:"key,omitempty"`
 }
 
-func summaryOf(e kvstate.Entry) summaryView {
+func summaryOf(pool *tallyman.Pool, shard int, e kvstate.Entry) summaryView {
 	r := e.Record
 	return summaryView{
 		ID: r.ID, Kind: r.Kind, Queue: r.Queue, State: r.State, Attempt: r.Attempt, Owner: r.Owner,
-		At: r.StoredAt, Reason: r.Reason, Error: r.Error, Key: asideKey(e),
+		At: r.StoredAt, Reason: r.Reason, Error: r.Error, Key: asideKey(pool, shard, e),
 	}
-}
-
-// asideKey returns the key of a record that is not filed under its id.
-func asideKey(e kvstate.Entry) string {
-	if strings.HasPrefix(string(e.Key), "_") {
-		return string(e.Key)
-	}
-	return ""
 }

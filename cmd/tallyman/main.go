@@ -32,6 +32,7 @@ type grammar struct {
 	Cancel  cancelCommand  `cmd:"" help:"Take out commands that have not ended."`
 	Pause   pauseCommand   `cmd:"" help:"Stop the deliveries of a queue."`
 	Resume  resumeCommand  `cmd:"" help:"End the pause of a queue."`
+	Reshard reshardCommand `cmd:"" help:"Spread the pool over another number of shards, while nothing runs."`
 	Wait    waitCommand    `cmd:"" help:"Wait for the outcome of a command and print its result."`
 	Audit   auditCommand   `cmd:"" help:"Prove that every command is accounted for. Exit code 6 if not."`
 	Decode  decodeCommand  `cmd:"" help:"Read one MessagePack value on stdin and print it as JSON."`

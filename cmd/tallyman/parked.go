@@ -17,7 +17,8 @@ type parkedCommand struct {
 	JSON bool `name:"json" help:"Print one JSON object per line."`
 }
 
-// Run lists what waits for a human, and says on stderr what may be done.
+// Run lists what waits for a human, of a sharded pool one shard after the other,
+// and says on stderr what may be done.
 func (c *parkedCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
 	filter, err := c.filter()
 	if err != nil {
@@ -27,19 +28,19 @@ func (c *parkedCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 		now := time.Now()
 		match := func(r *kvstate.Record) bool { return r.State == kvstate.Parked && filter.Match(r, now) }
 		if c.JSON {
-			return each(ctx, pool, 0, match, func(e kvstate.Entry) error { return out.JSON(summaryOf(e)) })
+			return each(ctx, pool, 0, match, func(shard int, e kvstate.Entry) error { return out.JSON(summaryOf(pool, shard, e)) })
 		}
 		ids, aside := 0, 0
 		t := newTable(out)
 		t.row("ID", "KIND", "QUEUE", "ATTEMPT", "SINCE", "REASON", "ERROR")
-		err := each(ctx, pool, 0, match, func(e kvstate.Entry) error {
+		err := each(ctx, pool, 0, match, func(shard int, e kvstate.Entry) error {
 			r := e.Record
 			id := r.ID
 			ids++
-			if key := asideKey(e); key != "" {
+			if key := asideKey(pool, shard, e); key != "" {
 				ids--
 				aside++
-				if key != id {
+				if string(e.Key) != id || sharded(pool) {
 					id += " (" + key + ")"
 				}
 			}

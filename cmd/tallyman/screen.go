@@ -24,9 +24,13 @@ const (
 
 // watchScreen shows changes as lines and, below them, the commands at work.
 func watchScreen(ctx context.Context, pool *tallyman.Pool, filter tallyman.Filter, states []tallyman.State, stdout *os.File) error {
-	start, err := pool.Records().LastRevision(ctx)
-	if err != nil {
-		return err
+	shards := pool.Shards()
+	start := make([]uint64, len(shards))
+	for i, at := range shards {
+		var err error
+		if start[i], err = at.Records.LastRevision(ctx); err != nil {
+			return err
+		}
 	}
 	asked := filter.Current
 	filter.Current = true // for the table: what is at work already
@@ -41,8 +45,8 @@ func watchScreen(ctx context.Context, pool *tallyman.Pool, filter tallyman.Filte
 			return err
 		}
 		wanted := len(states) == 0 || change.Record != nil && slices.Contains(states, change.Record.State)
-		if wanted && !quiet && (asked || change.Revision > start) {
-			if _, err := fmt.Fprintln(s, changeLine(change)); err != nil {
+		if wanted && !quiet && (asked || change.Revision > start[change.Shard]) {
+			if _, err := fmt.Fprintln(s, changeLine(change, len(shards))); err != nil {
 				return err
 			}
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 type showCommand struct {
-	ID   string `arg:"" help:"Id of the command, as it was submitted, or a key such as _conflict/7 that parked names. Put -- before one that begins with -."`
+	ID   string `arg:"" help:"Id of the command, as it was submitted, or a key such as _conflict/7 (in a sharded pool 3:_conflict/7) that parked names. Put -- before one that begins with -."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }
 
@@ -50,56 +50,79 @@ func look(ctx context.Context, pool *tallyman.Pool, id string) (recordView, erro
 	for range 2 {
 		r, err := pool.Find(ctx, id)
 		if err == nil {
-			return whole(ctx, pool, r, token)
+			return whole(ctx, pool, pool.ShardOf(token), r, token)
 		}
 		if errors.Is(err, command.ErrMalformed) {
-			return recordView{}, damaged(pool, token, err)
+			return recordView{}, damaged(pool.RecordsOf(token), token, err)
 		}
 		if !errors.Is(err, tallyman.ErrNotFound) {
 			return recordView{}, err
 		}
-		stored, err := pool.Commands().Find(ctx, token)
-		if err == nil {
-			return waitingView(id, stored), nil
+		if v, ok, err := lookWaiting(ctx, pool, id, token); ok || err != nil {
+			return v, err
 		}
-		if !errors.Is(err, stream.ErrNotFound) {
-			return recordView{}, err
-		}
+	}
+	if shards := pool.Shards(); len(shards) > 1 && kvstate.Aside(command.Token(id)) {
+		return recordView{}, fmt.Errorf("command %q: %w in pool %q; if it is meant as the key of a record that was parked aside, say the shard, as tallyman parked does: %s",
+			id, tallyman.ErrNotFound, pool.Name(), desk.Key(0, len(shards), command.Token(id)))
 	}
 	return recordView{}, fmt.Errorf("command %q: %w in pool %q: it was never submitted, or its receipt has expired (retention %v)",
 		id, tallyman.ErrNotFound, pool.Name(), pool.Settings().Retention)
 }
 
+// lookWaiting finds a command that nobody has written about yet in the stream of
+// its shard, or, if it was published by hand, in that of the first.
+func lookWaiting(ctx context.Context, pool *tallyman.Pool, id string, token command.Token) (recordView, bool, error) {
+	home := pool.ShardOf(token)
+	for _, s := range []tallyman.Shard{pool.Shards()[0], home} { // it goes from the first into its own
+		stored, err := s.Commands.Find(ctx, token)
+		if err == nil {
+			v := waitingView(id, stored)
+			v.in(pool, s)
+			return v, true, nil
+		}
+		if !errors.Is(err, stream.ErrNotFound) {
+			return recordView{}, false, err
+		}
+		if s.Index == home.Index {
+			break
+		}
+	}
+	return recordView{}, false, nil
+}
+
 // lookAside finds a record that is not filed under its id, by its key. An id
 // that looks like such a key comes first.
 func lookAside(ctx context.Context, pool *tallyman.Pool, id string, token command.Token) (recordView, bool, error) {
-	key := command.Token(id)
-	if !kvstate.Aside(key) {
+	shards := pool.Shards()
+	shard, key, ok := desk.ParseKey(id, len(shards))
+	if !ok {
 		return recordView{}, false, nil
 	}
 	if token != "" {
-		if e, err := pool.Records().Read(ctx, token); err != nil || e.Raw != nil {
+		if e, err := pool.RecordsOf(token).Read(ctx, token); err != nil || e.Raw != nil {
 			return recordView{}, false, err
 		}
 	}
-	e, err := pool.Records().Read(ctx, key)
+	at := shards[shard]
+	e, err := at.Records.Read(ctx, key)
 	switch {
 	case err != nil:
 		return recordView{}, false, err
 	case e.Err != nil:
-		return recordView{}, false, damaged(pool, key, e.Err)
+		return recordView{}, false, damaged(at.Records, key, e.Err)
 	case e.Record == nil:
 		return recordView{}, false, nil
 	}
-	v, err := whole(ctx, pool, e.Record, key)
+	v, err := whole(ctx, pool, at, e.Record, key)
 	return v, true, err
 }
 
 // whole is the view of a record with what lies beside it: the payload of a
 // parked command that had no room in the record.
-func whole(ctx context.Context, pool *tallyman.Pool, r *kvstate.Record, key command.Token) (recordView, error) {
+func whole(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, r *kvstate.Record, key command.Token) (recordView, error) {
 	if c := r.Command; c != nil && len(c.Payload) == 0 && dedupe.Digest(c.Kind, nil) != r.Digest {
-		e, err := pool.Records().Read(ctx, kvstate.PayloadKey(key))
+		e, err := at.Records.Read(ctx, kvstate.PayloadKey(key))
 		if err != nil {
 			return recordView{}, err
 		}
@@ -110,14 +133,22 @@ func whole(ctx context.Context, pool *tallyman.Pool, r *kvstate.Record, key comm
 		r = &full
 	}
 	v := viewOf(r)
+	v.in(pool, at)
 	v.Next = desk.Next(r, kvstate.Aside(key))
 	return v, nil
 }
 
+// in says where it lies, if that is not the same for all.
+func (v *recordView) in(pool *tallyman.Pool, at tallyman.Shard) {
+	if sharded(pool) {
+		v.Bucket, v.Shard = at.Records.Bucket(), &at.Index
+	}
+}
+
 // damaged says what can be done about a record that does not decode.
-func damaged(pool *tallyman.Pool, key command.Token, err error) error {
+func damaged(records *kvstate.Store, key command.Token, err error) error {
 	return fmt.Errorf("the record is damaged: %w; see its bytes with: nats kv get %s %s --raw. Nothing replaces it by itself; after nats kv purge %[2]s %[3]s the id is as if never used",
-		err, pool.Name(), key)
+		err, records.Bucket(), key)
 }
 
 // waitingView shows a command that nobody has written about yet.
@@ -145,6 +176,9 @@ func (v *recordView) print(out *cli.Out) error {
 		}
 	}
 	some("id", v.ID)
+	if v.Shard != nil {
+		t.row("shard", fmt.Sprintf("%d, bucket %s", *v.Shard, v.Bucket))
+	}
 	some("kind", v.Kind)
 	some("queue", v.Queue)
 	some("state", v.State)

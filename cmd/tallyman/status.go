@@ -30,11 +30,26 @@ type statusView struct {
 	Absorbed uint64 `json:"absorbed"`
 	// Unserved names queues that hold commands and have no consumer.
 	Unserved []unservedView `json:"unserved_queues"`
+	// Shards tells the same of each shard, of a pool that has more than one. What
+	// is above is the sum of them then.
+	Shards []shardView `json:"shards,omitempty"`
+}
+
+// shardView is what status tells of one shard.
+type shardView struct {
+	Shard    int                      `json:"shard"`
+	Bucket   string                   `json:"bucket"`
+	Stream   streamView               `json:"stream"`
+	Queues   []queueView              `json:"queues"`
+	States   map[kvstate.State]uint64 `json:"states"`
+	Damaged  uint64                   `json:"damaged"`
+	Absorbed uint64                   `json:"absorbed"`
 }
 
 type streamView struct {
 	Commands uint64 `json:"commands"`
 	Bytes    uint64 `json:"bytes"`
+	// FirstSeq and LastSeq are 0 in the sum over shards, each of which has its own.
 	FirstSeq uint64 `json:"first_seq"`
 	LastSeq  uint64 `json:"last_seq"`
 	Replicas int    `json:"replicas"`
@@ -49,12 +64,14 @@ type queueView struct {
 	Outstanding int    `json:"outstanding"`
 	Redelivered int    `json:"redelivered"`
 	Waiting     int    `json:"waiting_pulls"`
-	Paused      bool   `json:"paused"`
+	Paused      bool   `json:"paused"` // in a sharded pool, in every shard
 	// PausedUntil, PausedBy and PausedWhy are there while the queue is paused;
 	// who did it is known if it was done with tallyman pause.
 	PausedUntil *time.Time `json:"paused_until,omitempty"`
 	PausedBy    string     `json:"paused_by,omitempty"`
 	PausedWhy   string     `json:"paused_why,omitempty"`
+
+	paused, shards int // in how many of the shards it stands
 }
 
 type unservedView struct {
@@ -79,14 +96,45 @@ func (c *statusCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 	v := statusView{
 		Pool: pool.Name(), Settings: settingsOf(pool.Settings()),
-		Queues: []queueView{}, Unserved: []unservedView{}, States: map[kvstate.State]uint64{},
+		Queues: []queueView{}, Unserved: []unservedView{}, States: noStates(),
 	}
-	state, err := pool.Commands().State(ctx)
+	unserved := map[string]uint64{}
+	for _, at := range pool.Shards() {
+		s, err := statusOfShard(ctx, pool, at, unserved)
+		if err != nil {
+			return v, err
+		}
+		if !sharded(pool) {
+			v.Stream, v.Queues, v.States, v.Damaged, v.Absorbed = s.Stream, s.Queues, s.States, s.Damaged, s.Absorbed
+			continue
+		}
+		v.add(s)
+	}
+	for name, n := range unserved {
+		v.Unserved = append(v.Unserved, unservedView{name, n})
+	}
+	slices.SortFunc(v.Unserved, func(a, b unservedView) int { return strings.Compare(a.Name, b.Name) })
+	return v, nil
+}
+
+func noStates() map[kvstate.State]uint64 {
+	none := map[kvstate.State]uint64{}
+	for _, s := range kvstate.States() {
+		none[s] = 0
+	}
+	return none
+}
+
+// statusOfShard looks at one shard. Commands in queues without a consumer are
+// added to unserved.
+func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, unserved map[string]uint64) (shardView, error) {
+	v := shardView{Shard: at.Index, Bucket: at.Records.Bucket(), Queues: []queueView{}, States: noStates()}
+	state, err := at.Commands.State(ctx)
 	if err != nil {
 		return v, err
 	}
 	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
-	queues, err := pool.Commands().Queues(ctx)
+	queues, err := at.Commands.Queues(ctx)
 	if err != nil {
 		return v, err
 	}
@@ -101,20 +149,19 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 	}
 	slices.SortFunc(v.Queues, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
 	if served < state.Messages { // only then is the expensive question worth asking
-		if err := v.findUnserved(ctx, pool); err != nil {
+		mine := map[string]uint64{}
+		if err := v.findUnserved(ctx, at, mine); err != nil {
 			return v, err
 		}
-	}
-	if pool.Commands().Sweeps() {
-		for _, q := range v.Unserved {
-			served += q.Commands
+		for name, n := range mine {
+			unserved[name] += n
+			served += n
 		}
+	}
+	if at.Commands.Sweeps() {
 		v.Stream.Settled = state.Messages - min(served, state.Messages)
 	}
-	for _, s := range kvstate.States() {
-		v.States[s] = 0
-	}
-	err = pool.Records().Scan(ctx, func(e kvstate.Entry) error {
+	err = at.Records.Scan(ctx, func(e kvstate.Entry) error {
 		if _, ok := kvstate.AbsorbedSeq(e.Key); ok {
 			v.Absorbed++
 		}
@@ -128,6 +175,44 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 		return nil
 	})
 	return v, err
+}
+
+// add adds what a shard holds. A queue that does not stand in every shard is
+// not paused, and says in how many it does.
+func (v *statusView) add(s shardView) {
+	v.Shards = append(v.Shards, s)
+	v.Stream.Commands += s.Stream.Commands
+	v.Stream.Bytes += s.Stream.Bytes
+	v.Stream.Settled += s.Stream.Settled
+	v.Stream.Replicas = s.Stream.Replicas
+	for state, n := range s.States {
+		v.States[state] += n
+	}
+	v.Damaged += s.Damaged
+	v.Absorbed += s.Absorbed
+	for _, q := range s.Queues {
+		i, there := slices.BinarySearchFunc(v.Queues, q, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
+		if !there {
+			v.Queues = slices.Insert(v.Queues, i, queueView{Name: q.Name})
+		}
+		v.Queues[i].add(q)
+	}
+	for i := range v.Queues {
+		q := &v.Queues[i]
+		q.shards = len(v.Shards)
+		q.Paused = q.paused == q.shards
+	}
+}
+
+func (v *queueView) add(q queueView) {
+	v.Pending += q.Pending
+	v.Outstanding += q.Outstanding
+	v.Redelivered += q.Redelivered
+	v.Waiting += q.Waiting
+	if q.Paused {
+		v.paused++
+		v.PausedUntil, v.PausedBy, v.PausedWhy = q.PausedUntil, q.PausedBy, q.PausedWhy
+	}
 }
 
 // pause tells of a queue's pause, which may also have been made by another tool.
@@ -147,10 +232,13 @@ func (v *queueView) pause(ctx context.Context, pool *tallyman.Pool, q stream.Que
 }
 
 func (v *queueView) note() string {
-	if !v.Paused {
+	if !v.Paused && v.paused == 0 {
 		return ""
 	}
 	note := "paused"
+	if !v.Paused {
+		note += fmt.Sprintf(" in %d of %d shards; pause or resume it again:", v.paused, v.shards)
+	}
 	if v.PausedBy != "" {
 		note += " by " + v.PausedBy
 	}
@@ -163,17 +251,16 @@ func (v *queueView) note() string {
 	return note
 }
 
-func (v *statusView) findUnserved(ctx context.Context, pool *tallyman.Pool) error {
-	counts, err := pool.Commands().CountByQueue(ctx)
+func (v *shardView) findUnserved(ctx context.Context, at tallyman.Shard, unserved map[string]uint64) error {
+	counts, err := at.Commands.CountByQueue(ctx)
 	if err != nil {
 		return err
 	}
 	for name, n := range counts {
 		if !slices.ContainsFunc(v.Queues, func(q queueView) bool { return q.Name == name }) {
-			v.Unserved = append(v.Unserved, unservedView{name, n})
+			unserved[name] += n
 		}
 	}
-	slices.SortFunc(v.Unserved, func(a, b unservedView) int { return strings.Compare(a.Name, b.Name) })
 	return nil
 }
 
@@ -186,7 +273,11 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	if v.Stream.Settled > 0 {
 		settled = fmt.Sprintf(" (%d of them settled, to be swept)", v.Stream.Settled)
 	}
-	t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+	if n := len(v.Shards); n > 0 {
+		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))
+	} else {
+		t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}

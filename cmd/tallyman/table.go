@@ -44,6 +44,9 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
 	t.row("removal", s.Removal)
+	if s.Shards > 1 {
+		t.row("shards", s.Shards)
+	}
 	t.row("commit", s.Commit)
 }
 
@@ -74,8 +77,16 @@ type settingsView struct {
 	Retention   string `json:"retention"`
 	Removal     string `json:"removal"`
 	Commit      string `json:"commit"`
+	Shards      int    `json:"shards,omitempty"` // if there is more than one
 }
 
 func settingsOf(s tallyman.Settings) settingsView {
-	return settingsView{s.Lease.String(), s.MaxAttempts, s.BackoffMin.String(), s.BackoffMax.String(), s.Retention.String(), string(s.Removal), string(s.Commit)}
+	v := settingsView{
+		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(), Removal: string(s.Removal), Commit: string(s.Commit),
+	}
+	if s.Shards > 1 {
+		v.Shards = s.Shards
+	}
+	return v
 }

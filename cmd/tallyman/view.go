@@ -21,6 +21,8 @@ type recordView struct {
 	Digest   string         `json:"digest"`
 	State    kvstate.State  `json:"state"`
 	Sequence uint64         `json:"sequence,omitempty"` // of a pending command
+	Shard    *int           `json:"shard,omitempty"`    // where it lies; only show tells, and only of a sharded pool
+	Bucket   string         `json:"bucket,omitempty"`
 	Attempt  int            `json:"attempt"`
 	Token    uint64         `json:"token"`
 	Owner    string         `json:"owner"`

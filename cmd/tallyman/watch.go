@@ -15,6 +15,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"golang.org/x/term"
 )
@@ -52,9 +53,9 @@ func (c *watchCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 			case err != nil:
 				return err
 			case c.JSON:
-				err = out.JSON(changeOf(change))
+				err = out.JSON(changeOf(change, len(pool.Shards())))
 			default:
-				_, err = fmt.Fprintln(out, changeLine(change))
+				_, err = fmt.Fprintln(out, changeLine(change, len(pool.Shards())))
 			}
 			if err != nil {
 				return err
@@ -72,6 +73,7 @@ func (c *watchCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out
 type changeView struct {
 	At       time.Time      `json:"at"`
 	Revision uint64         `json:"revision"`
+	Shard    *int           `json:"shard,omitempty"` // whose revision that is, in a sharded pool
 	ID       string         `json:"id"`
 	Kind     string         `json:"kind,omitempty"`
 	Queue    string         `json:"queue,omitempty"`
@@ -83,17 +85,22 @@ type changeView struct {
 	NextAt   *time.Time     `json:"next_at,omitempty"`
 	Reason   kvstate.Reason `json:"reason,omitempty"`
 	Error    string         `json:"error,omitempty"`
-	// Key is set where a record is not filed under its id.
+	// Key is set where a record is not filed under its id. In a sharded pool it
+	// names the shard.
 	Key string `json:"key,omitempty"`
 	// Deleted and Damaged are set where there is no record.
 	Deleted bool   `json:"deleted,omitempty"`
 	Damaged string `json:"damaged,omitempty"`
 }
 
-func changeOf(c tallyman.Change) changeView {
+// changeOf is a change in a pool of so many shards.
+func changeOf(c tallyman.Change, shards int) changeView {
 	v := changeView{At: c.At.UTC(), Revision: c.Revision, ID: c.ID}
+	if shards > 1 {
+		v.Shard = &c.Shard
+	}
 	if strings.HasPrefix(string(c.Key), "_") {
-		v.Key = string(c.Key)
+		v.Key = desk.Key(c.Shard, shards, c.Key)
 	}
 	switch r := c.Record; {
 	case c.Err != nil:
@@ -107,8 +114,8 @@ func changeOf(c tallyman.Change) changeView {
 	return v
 }
 
-// changeLine is a change for people, in one line.
-func changeLine(c tallyman.Change) string {
+// changeLine is a change in a pool of so many shards, for people, in one line.
+func changeLine(c tallyman.Change, shards int) string {
 	cells := []string{moment(c.At), name(c.ID)}
 	switch r := c.Record; {
 	case c.Err != nil:
@@ -131,7 +138,7 @@ func changeLine(c tallyman.Change) string {
 		}
 	}
 	if strings.HasPrefix(string(c.Key), "_") {
-		cells = append(cells, "under "+string(c.Key))
+		cells = append(cells, "under "+desk.Key(c.Shard, shards, c.Key))
 	}
 	return strings.Join(cells, "  ")
 }

@@ -8,8 +8,10 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/outbox"
 	"github.com/tallyman-go/tallyman/story"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 type whyCommand struct {
@@ -31,8 +33,15 @@ func (c *whyCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) 
 	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
 		terms := pool.Settings()
-		evidence, err := story.Gather(ctx, pool.Commands(), pool.Records(), c.ID, story.Options{
-			Scan:  c.Scan,
+		home := pool.Shards()[0]
+		var intake *stream.Stream
+		if token, err := dedupe.Token(c.ID); err == nil && sharded(pool) {
+			if home = pool.ShardOf(token); home.Index > 0 {
+				intake = pool.Commands()
+			}
+		}
+		evidence, err := story.Gather(ctx, home.Commands, home.Records, c.ID, story.Options{
+			Scan: c.Scan, Intake: intake, RecordsOf: pool.RecordsOf,
 			Terms: story.Terms{Lease: terms.Lease, MaxAttempts: terms.MaxAttempts, Retention: terms.Retention},
 		})
 		strange := errors.Is(err, story.ErrNotFound) // to the pool

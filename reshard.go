@@ -1,0 +1,285 @@
+package tallyman
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// ErrBusy means that a pool cannot be spread anew as it is: workers run, commands
+// wait, or its books are not closed. The error says what to do first.
+var ErrBusy = errors.New("the pool is not at rest")
+
+// Resharded is what Reshard did.
+type Resharded struct {
+	From, To int
+	// Moved counts the entries that were carried into another shard: records, and
+	// what belongs to them.
+	Moved uint64
+	// Resumed says that it was under way when Reshard was called.
+	Resumed bool
+}
+
+// Reshard spreads a pool over another number of shards. It is the operator's act,
+// done while nothing runs: stop producers, relays and workers first, once the
+// streams are empty, and seal the books. It fails with ErrBusy, and changes nothing,
+// while a worker pulls, a stream holds commands, the books are not sealed through the
+// last sequence of each shard, or a message that was parked aside lies in a shard that
+// is to go.
+//
+// While it is under way nobody can open the pool: Open fails with ErrSettings.
+// If it is cut off, calling it again completes it; calling it with the number
+// that there was before turns it back. No record is removed before it is stored
+// where it belongs.
+//
+// With the number that the pool has, it brings records to their place that an
+// audit found misplaced. By names who does it, in notes about parked commands.
+func Reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string) (Resharded, error) {
+	return reshard(ctx, nc, pool, shards, by, func(point, id string) error { failAt(point, id); return nil })
+}
+
+func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, at func(point, id string) error) (Resharded, error) {
+	if err := command.ValidateName("pool", pool); err != nil {
+		return Resharded{}, fmt.Errorf("tallyman: reshard: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return Resharded{}, fmt.Errorf("tallyman: reshard pool %q: %w", pool, err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		return Resharded{}, fmt.Errorf("tallyman: reshard pool %q: %w", pool, err)
+	}
+	defer pipe.Close()
+	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, at: at}
+	if err := r.run(ctx, shards, cmp.Or(by, "reshard")); err != nil {
+		return r.done(), fmt.Errorf("tallyman: reshard pool %q: %w", pool, translate(err))
+	}
+	return r.done(), nil
+}
+
+// reshardMark lies in the settings of the first bucket from the first change until
+// the last. Whoever opens the pool meanwhile is refused; to write the settings
+// without it is the one write that makes the new number of shards valid.
+type reshardMark struct {
+	From int       `json:"from"`
+	To   int       `json:"to"`
+	At   time.Time `json:"at"`
+	By   string    `json:"by"`
+	// Limits of the pool as a whole, which the streams share; -1 for none.
+	MaxBytes    int64 `json:"max_bytes"`
+	MaxCommands int64 `json:"max_commands"`
+}
+
+// underwayError says that a pool cannot be opened just now.
+type underwayError struct{ mark reshardMark }
+
+func (e *underwayError) Error() string {
+	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; complete that with: tallyman reshard --shards %d, or turn it back with: tallyman reshard --shards %d",
+		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.To, e.mark.From)
+}
+
+func (e *underwayError) Unwrap() error { return ErrSettings }
+
+func isUnderway(err error) bool {
+	var under *underwayError
+	return errors.As(err, &under)
+}
+
+// resharding is one call of Reshard. It belongs to one goroutine, but for moved,
+// and for shards, of which each goroutine of eachShard writes its own.
+type resharding struct {
+	pool     *Pool
+	js       jetstream.JetStream
+	settings Settings // as stored
+	revision uint64   // of the stored settings
+	mark     reshardMark
+	resumed  bool
+	shards   []*shard // those that exist; nil for those that do not
+	moved    counter
+	at       func(point, id string) error // where a test may end it
+}
+
+func (r *resharding) done() Resharded {
+	return Resharded{From: r.mark.From, To: r.mark.To, Moved: r.moved.load(), Resumed: r.resumed}
+}
+
+func (r *resharding) run(ctx context.Context, to int, by string) error {
+	if to < 1 || to > MaxShards {
+		return fmt.Errorf("%w: shards is %d; give 1 to %d", ErrSettings, to, MaxShards)
+	}
+	if err := r.begin(ctx, to, by); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{r.create, r.move, r.drop, r.commit} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	if to > 1 {
+		c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, name: r.pool.name}
+		c.spread(to)
+	}
+	return nil
+}
+
+// begin reads where the pool stands, and stores the mark: from then on nobody
+// opens it.
+func (r *resharding) begin(ctx context.Context, to int, by string) error {
+	first, e, err := r.pool.openShard(ctx, r.js, 0)
+	if err != nil {
+		return err
+	}
+	settings, is, err := decodeSettings(e.Raw, kvstate.Version)
+	if is != (place{}) {
+		return misplaced(place{}, is)
+	}
+	r.settings, r.revision = settings, e.Revision
+	now := time.Now().UTC()
+	var under *underwayError
+	switch {
+	case errors.As(err, &under):
+		r.mark, r.resumed = under.mark, true
+		switch to {
+		case r.mark.To:
+		case r.mark.From:
+			r.mark.From, r.mark.To, r.mark.At, r.mark.By = r.mark.To, r.mark.From, now, by
+		default:
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		r.mark = reshardMark{From: settings.Shards, To: to, At: now, By: by}
+	}
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	if !r.resumed {
+		state, err := first.stream.State(ctx)
+		if err != nil {
+			return err
+		}
+		r.mark.MaxBytes, r.mark.MaxCommands = whole(state.MaxBytes, r.mark.From), whole(state.MaxMsgs, r.mark.From)
+		if err := r.atRest(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.idle(ctx); err != nil {
+		return err
+	}
+	if !r.resumed || r.mark.At.Equal(now) { // anew, or turned back
+		if err := r.put(ctx, &r.mark, r.settings); err != nil {
+			return err
+		}
+	}
+	if err := r.at("reshard-marked", r.pool.name); err != nil {
+		return err
+	}
+	// Whoever had opened the pool by then, and pulls only now.
+	if err := r.pulls(ctx); err != nil {
+		if !r.resumed {
+			err = errors.Join(err, r.put(ctx, nil, r.settings))
+		}
+		return err
+	}
+	return nil
+}
+
+// whole is a limit of the pool, given that of one of its shards.
+func whole(limit int64, shards int) int64 {
+	if limit <= 0 {
+		return -1
+	}
+	return limit * int64(shards)
+}
+
+// put stores settings in the first bucket, with a mark or without, over those
+// that were read. What becomes of a write without an answer is read back.
+func (r *resharding) put(ctx context.Context, mark *reshardMark, s Settings) error {
+	in := s.stored(place{}, kvstate.Version)
+	if in.Reshard = mark; mark != nil {
+		in.Version = settingsVersion // so that programs that know nothing of the mark stay out as well
+	}
+	body, err := json.MarshalIndent(in, "", "  ")
+	if err != nil {
+		return err
+	}
+	records := r.shards[0].bucket
+	for {
+		err := records.PutWait(ctx, kvstate.KeySettings, body, r.revision)
+		if err != nil && !errors.Is(err, kvstate.ErrStale) && !errors.Is(err, kvstate.ErrIndeterminate) {
+			return err
+		}
+		e, readErr := records.Read(ctx, kvstate.KeySettings)
+		switch {
+		case readErr != nil:
+			return readErr
+		case bytes.Equal(e.Raw, body):
+			r.revision = e.Revision
+			return nil
+		case e.Revision != r.revision:
+			return fmt.Errorf("%w: somebody else has changed the settings just now; look at them with tallyman status, and try again", ErrSettings)
+		case ctx.Err() != nil:
+			return err
+		}
+	}
+}
+
+// open opens the shards that exist, of the old layout and of the new.
+func (r *resharding) open(ctx context.Context) error {
+	r.shards = make([]*shard, max(r.mark.From, r.mark.To))
+	return eachShard(0, len(r.shards), func(i int) error {
+		at := place{r.pool.name, i}
+		c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, pipe: r.pool.pipe, name: r.pool.name}
+		if i == 0 {
+			at = place{}
+		} else if err := c.vacant(i); err != nil {
+			return err
+		}
+		s := &shard{index: i, name: shardName(r.pool.name, i)}
+		needed := r.mark.From // those before exist, or something is wrong
+		if r.resumed {
+			needed = min(r.mark.From, r.mark.To)
+		}
+		var err error
+		s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention})
+		switch {
+		case errors.Is(err, kvstate.ErrNoBucket) && i >= needed:
+			return nil
+		case err != nil:
+			return fmt.Errorf("bucket %q: %w", at, err)
+		}
+		s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
+		if err != nil && (!errors.Is(err, stream.ErrNoStream) || i < needed) {
+			return err
+		}
+		r.shards[i] = s // without a stream if it was cut off between the two
+		return nil
+	})
+}
+
+// commit makes the new number of shards valid, unless a worker pulls that was not
+// stopped and knows but the old one.
+func (r *resharding) commit(ctx context.Context) error {
+	if err := r.pulls(ctx); err != nil {
+		return err
+	}
+	if err := r.at("reshard-commit", r.pool.name); err != nil {
+		return err
+	}
+	after := r.settings
+	after.Shards = r.mark.To
+	return r.put(ctx, nil, after)
+}

@@ -1,0 +1,84 @@
+package tallyman
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/kvstate"
+)
+
+// pullPatience is for how long Reshard waits for pulls to end: those of a worker
+// that has just stopped stay open for up to 5 s.
+const pullPatience = 6 * time.Second
+
+// idle returns an error while a worker pulls from any shard.
+func (r *resharding) idle(ctx context.Context) error {
+	var last error
+	for until := time.Now().Add(pullPatience); ; {
+		if last = r.pulls(ctx); last == nil || !isOneOf(last, ErrBusy) || time.Now().After(until) {
+			return last
+		}
+		if sleep(ctx, 100*time.Millisecond) != nil {
+			return last
+		}
+	}
+}
+
+func (r *resharding) pulls(ctx context.Context) error {
+	for _, s := range r.shards {
+		if s == nil || s.stream == nil {
+			continue
+		}
+		queues, err := s.stream.Queues(ctx)
+		if err != nil {
+			return err
+		}
+		for _, q := range queues {
+			if q.Waiting > 0 {
+				return fmt.Errorf("%w: %d pulls wait on queue %s of shard %d: stop all workers first", ErrBusy, q.Waiting, q.Name, s.index)
+			}
+		}
+	}
+	return nil
+}
+
+// atRest returns an error unless the streams are empty and the books closed.
+func (r *resharding) atRest(ctx context.Context) error {
+	books := make([]audit.Shard, r.mark.From)
+	for i, s := range r.shards[:r.mark.From] {
+		state, err := s.stream.State(ctx)
+		if err != nil {
+			return err
+		}
+		if state.Messages > 0 {
+			return fmt.Errorf("%w: the stream of shard %d holds %d commands: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, state.Messages)
+		}
+		books[i] = audit.Shard{Commands: s.stream, Records: s.bucket}
+	}
+	report, err := audit.RunShards(ctx, books, audit.Options{})
+	switch {
+	case err != nil:
+		return err
+	case !report.Balanced && report.MisplacedCount < report.FindingCount:
+		return fmt.Errorf("%w: %s; see tallyman audit", ErrBusy, report.Summary())
+	case !report.Closed():
+		return fmt.Errorf("%w: the books are not sealed through the last sequence of each shard; run: tallyman audit --seal", ErrBusy)
+	}
+	for _, s := range r.shards[min(r.mark.To, r.mark.From):r.mark.From] {
+		if err := s.bucket.Scan(ctx, s.nothingAside); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nothingAside returns an error for what only a person can deal with, in a shard
+// that is to go: it is filed under that shard's own sequences.
+func (s *shard) nothingAside(e kvstate.Entry) error {
+	if kvstate.Aside(e.Key) && (e.Record == nil || !e.Record.State.Final()) {
+		return fmt.Errorf("%w: %d:%s is parked in shard %d, which is to go: see tallyman show, then tallyman discard", ErrBusy, s.index, e.Key, s.index)
+	}
+	return nil
+}
