@@ -120,6 +120,7 @@ func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, err
 	return agreed, stream.Create(ctx, js, stream.Config{
 		Pool: name, Replicas: c.topology.Replicas, Queues: queues, Lease: agreed.Lease,
 		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
+		Sweep: agreed.Removal == RemovalSweep,
 	})
 }
 

@@ -42,7 +42,7 @@ func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // subtests that run in parallel wait for their turn
 	t.Cleanup(cancel)
 	nc := pooltest.Connect(t, s.URL())
-	if err := tallyman.Create(ctx, nc, "main", settings, topology); err != nil {
+	if err := tallyman.Create(ctx, nc, "main", pooltest.Settings(settings), topology); err != nil {
 		t.Fatal(err)
 	}
 	return &rig{pooltest.Open(t, pooltest.Connect(t, s.URL())), s, nc, pooltest.JetStream(t, nc), ctx}

@@ -145,7 +145,7 @@ func (s Settings) Require(want Settings) error {
 	case want.Shards != 0 && want.Shards != s.Shards:
 		return fmt.Errorf("%w: %d shards are wanted, the pool has %d; drop the setting here, or spread the pool anew with: tallyman reshard (see docs/operations.md)", ErrSettings, want.Shards, s.Shards)
 	case want.Removal != "" && want.Removal != s.Removal:
-		return differ("removal", "--removal", s.Removal, want.Removal)
+		return errRemoval(s.Removal)
 	case want.Commit != "" && want.Commit != s.Commit:
 		return differ("commit", "--commit", s.Commit, want.Commit)
 	}

@@ -149,6 +149,8 @@ func (r *run) ack(proof command.Proof, e Event) {
 	failAt("before-ack", r.env.ID)
 	if err := r.d.Ack(proof); err != nil {
 		r.w.log.Warn("ack not sent, the command comes again and is absorbed", "id", r.env.ID, "error", err)
+	} else {
+		r.w.sweeperOf(r.shard).acked(r.d.Queue, r.d.Seq, e.Type == EventParked || r.base != nil && r.base.State == kvstate.Parked)
 	}
 	r.observe(e)
 	r.finish()

@@ -302,6 +302,11 @@ func (s *submission) insist(ctx context.Context, last error) {
 func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err error) {
 	stored, err := s.home.commands.Find(ctx, s.env.Token)
 	switch {
+	case err == nil && s.p.pool.settings.Removal == RemovalSweep:
+		if settled, err = s.compareWithSettled(ctx, stored); settled || err != nil {
+			return settled, err
+		}
+		fallthrough
 	case err == nil:
 		first, err := dedupe.Recognise(stored.Queue, stored.Kind, stored.Token, stored.Header, stored.Payload)
 		if err != nil {
@@ -325,6 +330,25 @@ func (s *submission) compareWithFirst(ctx context.Context) (settled bool, err er
 		return true, nil
 	}
 	return false, errGone
+}
+
+// compareWithSettled ends the submission if the copy in the stream is one that
+// awaits the sweep, so that the record knows more than it does. ErrRepeated
+// means that the copy was parked and is about to make room.
+func (s *submission) compareWithSettled(ctx context.Context, first stream.Stored) (settled bool, err error) {
+	e, err := s.home.records.Read(ctx, s.env.Token)
+	if err != nil {
+		return false, err
+	}
+	if e.Record != nil {
+		s.compare(e.Record)
+		return true, nil
+	}
+	malformed, err := s.home.records.Read(ctx, kvstate.MalformedKey(first.Seq))
+	if err == nil && malformed.Raw != nil {
+		err = stream.ErrRepeated
+	}
+	return false, err
 }
 
 // errGone means that the first copy, or its record, was taken away by hand.

@@ -60,6 +60,7 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
+	sweepers []*sweeper // by shard; none where acks take commands out
 	fetchers []fetcher
 	sources  []source        // of each fetcher
 	wake     []chan struct{} // of each fetcher
@@ -124,6 +125,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
 	w.notes = newNotebook(p.of, w.log)
+	w.sweepers = newSweepers(w)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
 	for _, q := range cfg.Queues {
@@ -190,6 +192,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	keeper.Go(func() { w.keeper.Run(keeping) })
 	keeper.Go(func() { w.notes.run(keeping) })
 
+	sweeping, stopSweeping := context.WithCancel(context.Background())
+	var sweepers sync.WaitGroup
+	for _, s := range w.sweepers {
+		sweepers.Go(func() { s.run(sweeping) })
+	}
+
 	fetching, stopFetching := context.WithCancelCause(ctx)
 	var fetchers sync.WaitGroup
 	for _, f := range w.fetchers {
@@ -211,6 +219,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	fetchers.Wait()
 	stopFetching(nil)
 	w.drain()
+	stopSweeping()
+	sweepers.Wait()
 	stopKeeping()
 	keeper.Wait()
 	if failed != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -30,7 +31,7 @@ func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cl
 	if r.js, err = jetstream.New(r.nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(ctx, r.nc, "main", settings, tallyman.Topology{Replicas: 3}); err != nil {
+	if err := tallyman.Create(ctx, r.nc, "main", pooltest.Settings(settings), tallyman.Topology{Replicas: 3}); err != nil {
 		t.Fatal(err)
 	}
 	r.Pool = open(t, r.nc)

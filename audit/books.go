@@ -152,19 +152,25 @@ func (b *books) book(seq uint64, settled bool) {
 // stranded reports whether the command of a record without an outcome has left
 // the stream, so that no worker will ever get it again.
 func (b *books) stranded(ctx context.Context, e kvstate.Entry) (bool, error) {
-	for _, seq := range e.Record.Seqs {
-		// Newer ones than the audit looks at are in the stream, or settled since.
-		if seq > b.report.LastSeq || b.stored.has(seq) {
-			return false, nil
+	// What was sent back gets a new sequence; those that were parked await the sweep.
+	if !b.commands.Sweeps() || e.Record.State != kvstate.Requeued {
+		for _, seq := range e.Record.Seqs {
+			// Newer ones than the audit looks at are in the stream, or settled since.
+			if seq > b.report.LastSeq || b.stored.has(seq) {
+				return false, nil
+			}
 		}
 	}
 	// The walk did not meet it. A copy may lie under another sequence, as one
 	// that was sent back does, and a replica may have been behind: the leader knows.
-	_, err := b.commands.Find(ctx, e.Key)
-	if err == nil {
+	switch there, err := b.commands.Find(ctx, e.Key); {
+	case err == nil && !b.commands.Sweeps():
 		return false, nil
-	}
-	if !errors.Is(err, stream.ErrNotFound) {
+	case err == nil:
+		if dead, err := b.dead(ctx, e.Record, there); err != nil || !dead {
+			return false, err
+		}
+	case !errors.Is(err, stream.ErrNotFound):
 		return false, fmt.Errorf("audit: look for command %q: %w", e.Record.ID, err)
 	}
 	now, err := b.records.Read(ctx, e.Key)
@@ -173,6 +179,34 @@ func (b *books) stranded(ctx context.Context, e kvstate.Entry) (bool, error) {
 	}
 	// Whoever wrote it since still has the command, or settled it.
 	return now.Revision == e.Revision, nil
+}
+
+// dead reports whether the newest copy of an unfinished command, and every
+// other that the walk or a replica shows, is one that no worker will get any
+// more: it was acked, and awaits the sweep.
+func (b *books) dead(ctx context.Context, r *kvstate.Record, newest stream.Stored) (bool, error) {
+	copies, err := b.commands.Copies(ctx, newest.Token)
+	if err != nil {
+		return false, fmt.Errorf("audit: look for command %q: %w", r.ID, err)
+	}
+	copies = append(copies, stream.Lying{Seq: newest.Seq, Queue: newest.Queue, Token: newest.Token})
+	for _, c := range copies {
+		q, err := b.commands.Queue(ctx, c.Queue)
+		if err != nil && !errors.Is(err, stream.ErrNoQueue) {
+			return false, fmt.Errorf("audit: %w", err)
+		}
+		if c.Seq > q.Floor {
+			return false, nil // not acked, as far as the server tells
+		}
+		fate, err := b.records.FateOf(ctx, kvstate.Lying{Seq: c.Seq, Token: c.Token})
+		if err != nil {
+			return false, fmt.Errorf("audit: %w", err)
+		}
+		if !fate.Accounted {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // double finds out which of the sequences that were met more than once belong

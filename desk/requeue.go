@@ -228,14 +228,20 @@ func (d *Desk) occupied(ctx context.Context, s *sending) (uint64, error) {
 		}
 		return 0, d.commands.Remove(ctx, there.Seq)
 	}
+	filed := []command.Token{kvstate.AbsorbedKey(there.Seq)}
+	if !same(there, s.env) {
+		filed = []command.Token{kvstate.ConflictKey(there.Seq), kvstate.MalformedKey(there.Seq)}
+	}
+	for _, key := range filed {
+		switch e, err := d.records.Read(ctx, key); {
+		case err != nil:
+			return 0, err
+		case e.Raw != nil: // the ack, or the sweep, may be under way, and makes room as well
+			return 0, d.commands.Remove(ctx, there.Seq)
+		}
+	}
 	if !same(there, s.env) {
 		return 0, fmt.Errorf("%w (sequence %d)", errForeign, there.Seq)
-	}
-	switch taken, err := d.absorbed(ctx, there.Seq); {
-	case err != nil:
-		return 0, err
-	case taken: // the ack may be under way, and makes room as well
-		return 0, d.commands.Remove(ctx, there.Seq)
 	}
 	return there.Seq, nil
 }

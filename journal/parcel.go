@@ -147,6 +147,11 @@ func (j *Journal) refusal(ctx context.Context, c command.Command, cause error) (
 // returns the digest of what it finds. The order matters: a command leaves the
 // stream only once its record is stored.
 func (j *Journal) whereabouts(ctx context.Context, token command.Token) (digest command.Digest, found bool, err error) {
+	if j.commandsOf(token).Sweeps() { // what is in the stream may have been parked as another command
+		if digest, found, err = j.onRecord(ctx, token); found || err != nil {
+			return digest, found, err
+		}
+	}
 	in, err := j.commandsOf(token).Find(ctx, token)
 	if err == nil {
 		env, err := dedupe.Recognise(in.Queue, in.Kind, in.Token, in.Header, in.Payload)
@@ -158,6 +163,10 @@ func (j *Journal) whereabouts(ctx context.Context, token command.Token) (digest 
 	if !errors.Is(err, stream.ErrNotFound) {
 		return "", false, fmt.Errorf("journal: look for the command: %w", err)
 	}
+	return j.onRecord(ctx, token)
+}
+
+func (j *Journal) onRecord(ctx context.Context, token command.Token) (digest command.Digest, found bool, err error) {
 	e, err := j.recordsOf(token).Read(ctx, token)
 	switch {
 	case err != nil:

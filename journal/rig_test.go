@@ -63,7 +63,7 @@ func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topo
 	t.Cleanup(cancel)
 	r := &rig{server: s, raw: connect(t, s.URL()), ctx: ctx}
 	r.js = pooltest.JetStream(t, r.raw)
-	if err := tallyman.Create(ctx, r.raw, "main", settings, topology); err != nil {
+	if err := tallyman.Create(ctx, r.raw, "main", pooltest.Settings(settings), topology); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Pool = "main"

@@ -52,6 +52,8 @@ type Copy struct {
 	Kind      string
 	Delivered Delivered
 	Paused    bool // its queue
+	// Settled says that it is acked and accounted for, and awaits the sweep.
+	Settled bool
 }
 
 // Delivered says whether a stored command has been given to a worker.
@@ -102,6 +104,16 @@ const (
 
 // record returns the newest record that decodes.
 func (e *Evidence) record() *kvstate.Record { return e.Entry.Record }
+
+// pendingCopies returns the copies that a worker is still to settle.
+func (e *Evidence) pendingCopies() (pending []Copy) {
+	for _, c := range e.Copies {
+		if !c.Settled {
+			pending = append(pending, c)
+		}
+	}
+	return pending
+}
 
 // filed returns the entry with this key, if it was found.
 func (e *Evidence) filed(key command.Token) (kvstate.Entry, bool) {

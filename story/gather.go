@@ -150,6 +150,13 @@ func (g *gathering) readCopies(ctx context.Context) error {
 		if s.Seq <= q.Delivered {
 			c.Delivered = DeliveredOnce
 		}
+		if g.commands.Sweeps() && s.Seq <= q.Floor {
+			fate, err := g.records.FateOf(ctx, kvstate.Lying{Seq: s.Seq, Token: s.Token})
+			if err != nil {
+				return err
+			}
+			c.Settled = fate.Accounted
+		}
 		g.Copies = append(g.Copies, c)
 		return nil
 	}
@@ -168,7 +175,7 @@ func (g *gathering) readCopies(ctx context.Context) error {
 // readAgain reads the record once more if it may have been written, and the
 // command have left the stream, since it was read.
 func (g *gathering) readAgain(ctx context.Context) error {
-	if r := g.record(); len(g.Copies) > 0 || r != nil && r.State.Terminal() {
+	if r := g.record(); len(g.pendingCopies()) > 0 || r != nil && r.State.Terminal() {
 		return nil
 	}
 	return g.readRecord(ctx)

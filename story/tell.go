@@ -90,7 +90,7 @@ func (t *telling) tellCopies() {
 	}
 	for _, seq := range seqs {
 		e := Event{At: t.submitted[seq], Source: SourceStream, What: "stored", Text: fmt.Sprintf("Sequence %d was stored.", seq)}
-		if c, ok := there[seq]; ok {
+		if c, ok := there[seq]; ok && !c.Settled {
 			e.Text = fmt.Sprintf("Sequence %d was stored, of kind %s in queue %s, and is still in the stream.", seq, word(c.Kind), word(c.Queue))
 		}
 		t.add(e.At, e)

@@ -15,7 +15,7 @@ func (t *telling) state() string {
 		return StateDamaged
 	case t.record() != nil:
 		return string(t.record().State)
-	case len(t.Copies) > 0 || t.Intake != nil:
+	case len(t.pendingCopies()) > 0 || t.Intake != nil:
 		return StatePending
 	}
 	return StateGone
@@ -25,11 +25,11 @@ func (t *telling) state() string {
 func (t *telling) verdict() string {
 	r := t.record()
 	switch {
-	case t.Entry.Err != nil && len(t.Copies) > 0:
+	case t.Entry.Err != nil && len(t.pendingCopies()) > 0:
 		return "Its record is damaged. The worker that gets it next keeps the bytes, and goes on from the revision before if nothing but progress is lost by that, or else parks it as corrupt."
 	case t.Entry.Err != nil:
 		return "Its record is damaged, and it has left the stream: nothing will happen by itself. Ask the audit what is missing."
-	case r == nil && len(t.Copies) > 0:
+	case r == nil && len(t.pendingCopies()) > 0:
 		return t.pending()
 	case r == nil && t.Intake != nil:
 		return "Pending: a worker has to carry it to its own shard first; then it runs there."
@@ -37,14 +37,14 @@ func (t *telling) verdict() string {
 		return "Nothing will happen: it is neither in the stream nor on record. Submitted again, it runs as if it were new."
 	}
 	text := t.standing(r) + options(r)
-	if !r.State.Terminal() && len(t.Copies) == 0 {
+	if !r.State.Terminal() && len(t.pendingCopies()) == 0 {
 		text += " But it is not in the stream any more, so no worker will get it: ask the audit."
 	}
 	return text
 }
 
 func (t *telling) pending() string {
-	c := t.Copies[0]
+	c := t.pendingCopies()[0]
 	text := fmt.Sprintf("Pending for %s in queue %s: ", span(t.Asked.Sub(c.At)), word(c.Queue))
 	switch c.Delivered {
 	case DeliveredNever:

@@ -15,18 +15,15 @@ import (
 // or the command is lost. Removing what is not there does nothing. ErrDenied
 // means that this user may not; a worker's ack takes the command out as well.
 func (s *Stream) Remove(ctx context.Context, seq uint64) error {
-	// The bytes are not worth overwriting: those of acked commands stay until
-	// their block goes, too.
-	body, err := json.Marshal(map[string]any{"seq": seq, "no_erase": true})
+	m, err := s.removal(seq)
 	if err != nil {
-		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+		return err
 	}
 	type answer struct {
 		m   *nats.Msg
 		err error
 	}
 	answers := make(chan answer, 1)
-	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.DELETE." + s.name, Data: body}
 	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
 		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
 	}
@@ -57,4 +54,26 @@ func (s *Stream) Remove(ctx context.Context, seq uint64) error {
 		return fmt.Errorf("stream: remove sequence %d: %w", seq, classify(got.Error))
 	}
 	return fmt.Errorf("stream: remove sequence %d: the server did not", seq)
+}
+
+// RemoveLater is Remove that does not wait, nor tells what came of it.
+func (s *Stream) RemoveLater(seq uint64) error {
+	m, err := s.removal(seq)
+	if err != nil {
+		return err
+	}
+	if err := s.pipe.Send(m, func(*nats.Msg, error) {}); err != nil {
+		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+	}
+	return nil
+}
+
+func (s *Stream) removal(seq uint64) (*nats.Msg, error) {
+	// The bytes are not worth overwriting: those of acked commands stay until
+	// their block goes, too.
+	body, err := json.Marshal(map[string]any{"seq": seq, "no_erase": true})
+	if err != nil {
+		return nil, fmt.Errorf("stream: remove sequence %d: %w", seq, err)
+	}
+	return &nats.Msg{Subject: "$JS.API.STREAM.MSG.DELETE." + s.name, Data: body}, nil
 }

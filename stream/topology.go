@@ -60,6 +60,10 @@ type Config struct {
 	// beyond them is refused, never makes room by dropping an older command.
 	MaxBytes int64
 	MaxMsgs  int64
+	// Sweep keeps acked commands in the stream until they are swept out (see
+	// Stream.Purge); without it the ack takes them out. A stream that exists
+	// cannot be changed: ErrRetention.
+	Sweep bool
 	// Batches lets the stream take atomic batches, which Gather needs.
 	Batches bool
 }
@@ -92,11 +96,14 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	if have.Name != "" && !slices.Equal(have.Subjects, subjects) {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrForeign)
 	}
+	if have.Name != "" && have.Retention != retention(cfg.Sweep) {
+		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrRetention)
+	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:                 Name(cfg.Pool),
 		Description:          "Tallyman: commands that await their receipt",
 		Subjects:             subjects,
-		Retention:            jetstream.WorkQueuePolicy,
+		Retention:            retention(cfg.Sweep),
 		Storage:              jetstream.FileStorage,
 		Replicas:             cmp.Or(cfg.Replicas, have.Replicas, 1),
 		Duplicates:           DuplicateWindow,
@@ -172,17 +179,20 @@ type Stream struct {
 	group  *pipeline.Group // nil: every command goes by itself
 	name   string
 	prefix string
+	sweeps bool
 }
 
 // Open returns the pool's stream. ErrNoStream means that it does not exist.
 func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipeline.Pipe, pool string) (*Stream, error) {
 	s := &Stream{nc: nc, js: js, pipe: pipe, name: Name(pool), prefix: subjectPrefix(pool)}
-	if _, err := js.Stream(ctx, s.name); err != nil {
+	str, err := js.Stream(ctx, s.name)
+	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = ErrNoStream
 		}
 		return nil, fmt.Errorf("stream: open %q: %w", s.name, pipeline.Away(err))
 	}
+	s.sweeps = str.CachedInfo().Config.Retention == jetstream.LimitsPolicy
 	return s, nil
 }
 
@@ -198,6 +208,14 @@ type Queue struct {
 	Waiting     int    // pulls of workers that wait for commands
 	Paused      bool
 	PausedUntil time.Time // zero if it is not paused
+	// Floor is the sequence up to which every command of the queue is acked, as
+	// far as the server knows.
+	Floor uint64
+	// Whole says that the consumer is as Create makes it in what Floor rests on.
+	Whole bool
+	// InLine says that there may be commands that were given back, or lost by
+	// their holder, and wait for a pull: some are outstanding, and no pull waits.
+	InLine bool
 }
 
 // Queues lists the pool's queues.
@@ -212,7 +230,7 @@ func (s *Stream) Queues(ctx context.Context) ([]Queue, error) {
 		if info.Config.Durable == "" {
 			continue
 		}
-		queues = append(queues, queueOf(info))
+		queues = append(queues, s.queueOf(info))
 	}
 	if err := list.Err(); err != nil {
 		return nil, fmt.Errorf("stream: list queues: %w", err)
@@ -229,14 +247,16 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 		}
 		return Queue{}, fmt.Errorf("stream: queue %q: %w", name, err)
 	}
-	return queueOf(cons.CachedInfo()), nil
+	return s.queueOf(cons.CachedInfo()), nil
 }
 
-func queueOf(info *jetstream.ConsumerInfo) Queue {
+func (s *Stream) queueOf(info *jetstream.ConsumerInfo) Queue {
 	q := Queue{
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
 		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
+		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config),
+		InLine: info.NumAckPending > 0 && (info.NumWaiting == 0 || info.Paused),
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
 		q.PausedUntil = *until

@@ -31,6 +31,7 @@ type initCommand struct {
 	BackoffMin  time.Duration `help:"Delay after the first failed attempt (new pool: 1s)." placeholder:"D"`
 	BackoffMax  time.Duration `help:"Longest delay between attempts (new pool: 10m)." placeholder:"D"`
 	Retention   time.Duration `help:"How long receipts are kept (new pool: 168h)." placeholder:"D"`
+	Removal     string        `help:"How settled commands leave the stream: ack, each at once, or sweep, in bulk, which costs the server less. Fixed when the pool is made (new pool: ack)." enum:",ack,sweep" default:"" placeholder:"ack|sweep"`
 	Shards      int           `help:"Pairs of stream and bucket over which the ids are spread, 1 to 256 (new pool: 1). Later: tallyman reshard." placeholder:"N"`
 	Queue       []string      `help:"Queue to create; may be repeated (default: default)." placeholder:"NAME"`
 	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
@@ -73,7 +74,7 @@ func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) er
 	settings := tallyman.Settings{
 		Lease: c.Lease, MaxAttempts: c.MaxAttempts, Retention: c.Retention,
 		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax, Shards: c.Shards,
-		Commit: tallyman.Commit(c.Commit),
+		Removal: tallyman.Removal(c.Removal), Commit: tallyman.Commit(c.Commit),
 	}
 	topology := tallyman.Topology{
 		Replicas: c.Replicas, Queues: c.Queue, MaxBytes: c.MaxBytes, MaxCommands: c.MaxCommands, Change: c.Change,

@@ -24,7 +24,7 @@ func TestInit(t *testing.T) {
 		equal(t, got, "pool", "main")
 		equal(t, got, "replicas", "1")
 		equal(t, got, "queues", "[default slow]")
-		equal(t, got, "settings", "map[backoff_max:10m0s backoff_min:1s commit:each lease:5s max_attempts:3 retention:168h0m0s]")
+		equal(t, got, "settings", "map[backoff_max:10m0s backoff_min:1s commit:each lease:5s max_attempts:3 removal:ack retention:168h0m0s]")
 	})
 	t.Run("leaves a pool as it is when repeated", func(t *testing.T) {
 		s.run(t, "init").expect(t, 0, "main is ready", "5s", "default slow")
@@ -35,6 +35,13 @@ func TestInit(t *testing.T) {
 	t.Run("changes them when told to", func(t *testing.T) {
 		o := s.run(t, "init", "--lease", "6s", "--change")
 		o.expect(t, 0, "6s")
+	})
+	t.Run("makes a pool that is swept, once and for all", func(t *testing.T) {
+		o := s.run(t, "init", "--pool", "swept", "--removal", "sweep")
+		o.expect(t, 0, "swept is ready", "sweep")
+		s.run(t, "init", "--pool", "swept").expect(t, 0, "sweep")
+		s.run(t, "init", "--pool", "swept", "--removal", "ack", "--change").expect(t, 1, "removal", "make another pool")
+		s.run(t, "status", "--pool", "swept").expect(t, 0, "removal", "sweep")
 	})
 	t.Run("turns groups on and off", func(t *testing.T) {
 		batches := func(want bool) {
@@ -63,6 +70,7 @@ func TestInit(t *testing.T) {
 		s.run(t, "init", "--commit", "all").expect(t, 2, "--commit", "each or group")
 		s.run(t, "init", "--replicas", "9").expect(t, 2, "--replicas 9")
 		s.run(t, "init", "--queue", "a.b").expect(t, 2, "a.b")
+		s.run(t, "init", "--removal", "magic").expect(t, 2, "magic")
 		s.run(t, "init", "--frequency", "1").expect(t, 2, "--frequency")
 	})
 }

@@ -53,6 +53,9 @@ type streamView struct {
 	FirstSeq uint64 `json:"first_seq"`
 	LastSeq  uint64 `json:"last_seq"`
 	Replicas int    `json:"replicas"`
+	// Settled is how many of the commands have ended and await the sweep; those
+	// of queues without a consumer are not known, and not among them.
+	Settled uint64 `json:"settled,omitempty"`
 }
 
 type queueView struct {
@@ -130,7 +133,7 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 	if err != nil {
 		return v, err
 	}
-	v.Stream = streamView{state.Messages, state.Bytes, state.FirstSeq, state.LastSeq, state.Replicas}
+	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
 	queues, err := at.Commands.Queues(ctx)
 	if err != nil {
 		return v, err
@@ -146,9 +149,17 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 	}
 	slices.SortFunc(v.Queues, func(a, b queueView) int { return strings.Compare(a.Name, b.Name) })
 	if served < state.Messages { // only then is the expensive question worth asking
-		if err := v.findUnserved(ctx, at, unserved); err != nil {
+		mine := map[string]uint64{}
+		if err := v.findUnserved(ctx, at, mine); err != nil {
 			return v, err
 		}
+		for name, n := range mine {
+			unserved[name] += n
+			served += n
+		}
+	}
+	if at.Commands.Sweeps() {
+		v.Stream.Settled = state.Messages - min(served, state.Messages)
 	}
 	err = at.Records.Scan(ctx, func(e kvstate.Entry) error {
 		if _, ok := kvstate.AbsorbedSeq(e.Key); ok {
@@ -172,6 +183,7 @@ func (v *statusView) add(s shardView) {
 	v.Shards = append(v.Shards, s)
 	v.Stream.Commands += s.Stream.Commands
 	v.Stream.Bytes += s.Stream.Bytes
+	v.Stream.Settled += s.Stream.Settled
 	v.Stream.Replicas = s.Stream.Replicas
 	for state, n := range s.States {
 		v.States[state] += n
@@ -257,10 +269,14 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t.row("pool", v.Pool)
 	t.settings(pool.Settings())
 	t.row("replicas", v.Stream.Replicas)
+	settled := ""
+	if v.Stream.Settled > 0 {
+		settled = fmt.Sprintf(" (%d of them settled, to be swept)", v.Stream.Settled)
+	}
 	if n := len(v.Shards); n > 0 {
-		t.row("streams", fmt.Sprintf("%d commands, %d bytes in %d shards", v.Stream.Commands, v.Stream.Bytes, n))
+		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))
 	} else {
-		t.row("stream", fmt.Sprintf("%d commands, %d bytes, sequences %d to %d", v.Stream.Commands, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+		t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -43,6 +43,7 @@ func (t *table) settings(s tallyman.Settings) {
 	t.row("max attempts", s.MaxAttempts)
 	t.row("backoff", fmt.Sprintf("%v to %v", s.BackoffMin, s.BackoffMax))
 	t.row("retention", s.Retention)
+	t.row("removal", s.Removal)
 	if s.Shards > 1 {
 		t.row("shards", s.Shards)
 	}
@@ -74,6 +75,7 @@ type settingsView struct {
 	BackoffMin  string `json:"backoff_min"`
 	BackoffMax  string `json:"backoff_max"`
 	Retention   string `json:"retention"`
+	Removal     string `json:"removal"`
 	Commit      string `json:"commit"`
 	Shards      int    `json:"shards,omitempty"` // if there is more than one
 }
@@ -81,7 +83,7 @@ type settingsView struct {
 func settingsOf(s tallyman.Settings) settingsView {
 	v := settingsView{
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
-		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(), Commit: string(s.Commit),
+		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(), Removal: string(s.Removal), Commit: string(s.Commit),
 	}
 	if s.Shards > 1 {
 		v.Shards = s.Shards

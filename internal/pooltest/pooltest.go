@@ -6,7 +6,9 @@
 package pooltest
 
 import (
+	"cmp"
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -67,10 +69,17 @@ func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
+// Settings returns s with the removal that the environment asks for, by
+// TALLYMAN_REMOVAL=ack or sweep, unless s names one: so the tests of one way also run the other.
+func Settings(s tallyman.Settings) tallyman.Settings {
+	s.Removal = cmp.Or(s.Removal, tallyman.Removal(os.Getenv("TALLYMAN_REMOVAL")))
+	return s
+}
+
 // Create makes the pool "main" if there is none, and opens it.
 func Create(t testing.TB, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) *tallyman.Pool {
 	t.Helper()
-	if err := tallyman.Create(t.Context(), nc, "main", settings, topology); err != nil {
+	if err := tallyman.Create(t.Context(), nc, "main", Settings(settings), topology); err != nil {
 		t.Fatal(err)
 	}
 	return Open(t, nc)

@@ -89,11 +89,31 @@ func serve(ctx context.Context, t *testing.T, users string) (connect func(user s
 }
 
 func TestPermissions_OfOperations(t *testing.T) {
+	for _, removal := range []tallyman.Removal{tallyman.RemovalAck, tallyman.RemovalSweep} {
+		t.Run("removal by "+string(removal), func(t *testing.T) { permissions(t, removal) })
+	}
+}
+
+// denials is the log of a worker that is to be denied nothing. Only the worker writes to it.
+type denials struct {
+	found bool
+	text  string
+}
+
+func (d *denials) Write(p []byte) (int, error) {
+	if line := string(p); strings.Contains(line, "denied") || strings.Contains(line, "may not") {
+		d.found, d.text = true, line
+	}
+	return len(p), nil
+}
+
+func permissions(t *testing.T, removal tallyman.Removal) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	connect, open := serve(ctx, t, block(t, "../../docs/operations.md", "permissions"))
 
-	settings := tallyman.Settings{Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond}
+	settings := tallyman.Settings{Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond, Removal: removal}
 	if err := tallyman.Create(ctx, connect("operator"), "main", settings, tallyman.Topology{}); err != nil {
 		t.Fatalf("create as operator: %v", err)
 	}
@@ -140,7 +160,8 @@ func TestPermissions_OfOperations(t *testing.T) {
 	mux.Handle("reject", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
 		return tallyman.Result{}, tallyman.Reject(errors.New("never"))
 	}))
-	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler)})
+	log := &denials{}
+	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +173,9 @@ func TestPermissions_OfOperations(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("run as worker: %v", err)
 		}
+		if log.found {
+			t.Errorf("the worker was denied something: %s", log.text)
+		}
 	})
 
 	for _, id := range []string{"p", "p/1"} {
@@ -162,6 +186,22 @@ func TestPermissions_OfOperations(t *testing.T) {
 	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
 		t.Errorf("submit when it is completed: got %+v, %v, want it absorbed", s, err)
 	}
+	t.Run("what is settled leaves the stream", func(t *testing.T) {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for left := uint64(1); left > 0; {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				t.Fatalf("%d commands are left", left)
+			}
+			state, err := producer.Commands().State(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left = state.Messages
+		}
+	})
 	t.Run("a worker can write records and tell that it can", func(t *testing.T) {
 		if err := worker.Ready(ctx); err != nil {
 			t.Errorf("ready: %v", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 )
 
 // stand is a server process with one pool, and what its workers write down.
@@ -55,7 +56,7 @@ func newStand(t *testing.T, settings tallyman.Settings) *stand {
 	if s.js, err = jetstream.New(s.nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(t.Context(), s.nc, tallyman.DefaultPool, settings, tallyman.Topology{}); err != nil {
+	if err := tallyman.Create(t.Context(), s.nc, tallyman.DefaultPool, pooltest.Settings(settings), tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}
 	if s.pool, err = tallyman.Open(t.Context(), s.nc, tallyman.DefaultPool); err != nil {

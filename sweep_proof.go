@@ -1,0 +1,148 @@
+package tallyman
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
+)
+
+// survey looks at every queue, and returns the highest floor of those that this worker serves.
+func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
+	s.floors, s.working, s.inLine = map[string]uint64{}, 0, false
+	const fresh = 30 * time.Second
+	if s.names == nil || time.Since(s.namesAt) > fresh {
+		names, err := s.commands.QueueNames(ctx)
+		switch {
+		case errors.Is(err, stream.ErrDenied):
+			s.once("names", fmt.Sprintf("this worker may not ask which queues there are, and its sweeps may delay what other queues are to deliver again: %v; allow it, see Permissions in docs/operations.md", err))
+		case err != nil:
+			return 0, err
+		}
+		s.names, s.namesAt = names, time.Now()
+	}
+	for _, q := range slices.Concat(s.names, s.queues) {
+		if _, err := s.floor(ctx, q); err != nil {
+			return 0, err
+		}
+	}
+	for _, q := range s.queues {
+		top = max(top, s.floors[q])
+	}
+	return top, nil
+}
+
+// floor is the sequence up to which the commands of a queue are acked; 0 where
+// that cannot be relied on.
+func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
+	if floor, known := s.floors[queue]; known {
+		return floor, nil
+	}
+	q, err := s.commands.Queue(ctx, queue)
+	switch {
+	case errors.Is(err, stream.ErrNoQueue):
+		s.floors[queue] = 0
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	s.floors[queue] = q.Floor
+	if !q.Whole {
+		s.floors[queue] = 0
+		s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
+	}
+	s.working += int64(q.Pending) + int64(q.Outstanding)
+	s.inLine = s.inLine || q.InLine
+	return s.floors[queue], nil
+}
+
+// proven returns the sequence below which every command, of one queue or of
+// all, is acked and accounted for, beginning at from, and the first that is
+// not, if it met one. Behind top it relies on the ledger alone.
+func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (below uint64, held *stream.Lying, err error) {
+	below = from
+	for range s.terms.pages {
+		if queue == "" {
+			var failed error
+			below = s.ledger.through(below, func(q string) uint64 {
+				floor, err := s.floor(ctx, q)
+				failed = errors.Join(failed, err)
+				return floor
+			})
+			if failed != nil {
+				return from, nil, failed
+			}
+		}
+		if below > top {
+			return below, nil, nil
+		}
+		page, more, err := s.commands.Page(ctx, queue, below, s.terms.page)
+		if err != nil {
+			return from, nil, err
+		}
+		n, err := s.judge(ctx, page)
+		if err != nil {
+			return from, nil, err
+		}
+		if n > 0 {
+			below = page[n-1].Seq + 1
+		}
+		if n < len(page) {
+			return below, &page[n], nil
+		}
+		if !more {
+			return below, nil, nil
+		}
+	}
+	return below, nil, nil
+}
+
+// judge returns how many commands at the beginning of a page are acked and
+// accounted for.
+func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
+	var doubtful []kvstate.Lying
+	var at []int
+	n := 0
+	for ; n < len(page); n++ {
+		l := page[n]
+		floor, err := s.floor(ctx, l.Queue)
+		if err != nil {
+			return 0, err
+		}
+		if l.Seq > floor {
+			break
+		}
+		if !s.ledger.has(l.Queue, l.Seq) {
+			doubtful, at = append(doubtful, kvstate.Lying{Seq: l.Seq, Token: l.Token}), append(at, n)
+		}
+	}
+	fates, err := s.records.Fates(ctx, doubtful)
+	if err != nil {
+		return 0, err
+	}
+	for i, f := range fates {
+		l := page[at[i]]
+		if !f.Accounted { // by a replica, which may be behind
+			if f, err = s.records.FateOf(ctx, doubtful[i]); err != nil {
+				return 0, err
+			}
+		}
+		if !f.Accounted {
+			s.once(fmt.Sprintf("sequence %d", l.Seq), fmt.Sprintf(
+				"sequence %d of queue %q (key %s) lies below what its consumer has acked, and nothing accounts for it: it stays in the stream, and no worker gets it; to have it delivered again delete the consumer and run tallyman init --queue %s; if only its receipt has expired, delete it with nats stream rmm %s %d",
+				l.Seq, l.Queue, l.Token, l.Queue, s.commands.Name(), l.Seq))
+			return at[i], nil
+		}
+		if f.Receipt != nil { // acked by whom is not known, so neither is that they are born
+			if err := s.bear(l.Token, f.Receipt); err != nil {
+				s.log.Warn("cannot submit the follow-ups of a swept receipt yet", "id", f.Receipt.ID, "error", err)
+				return at[i], nil
+			}
+		}
+	}
+	return n, nil
+}
