@@ -21,7 +21,7 @@ import (
 
 // patience bounds every wait for something that is sure to come. It is no
 // measure of anything: only a failing test waits for that long.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 var (
 	sharedServer  shared[*embedded.Server]
