@@ -142,4 +142,3 @@ func TestScan_OfAReplicaThatLags(t *testing.T) {
 		}
 	})
 }
-
