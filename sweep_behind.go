@@ -66,7 +66,7 @@ func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, 
 	if s.passGone += removed; s.cursor == 0 && err == nil {
 		s.heldSince, s.passAt = now, time.Time{}
 		if s.passGone < s.passWant/2 { // they are not settled, but for instance of a queue without a consumer
-			s.passAt = now.Add(100 * s.terms.every)
+			s.passAt = now.Add(min(100*s.terms.every, max(s.terms.patient, s.terms.every)))
 		}
 		s.passGone = 0
 	}
@@ -80,7 +80,7 @@ func (s *sweeper) due(settled int64, now time.Time) bool {
 		return false
 	}
 	if s.passAt.IsZero() {
-		most := 10 * s.terms.every
+		most := min(10*s.terms.every, max(s.terms.patient/2, s.terms.every))
 		if s.crowded {
 			most = 2 * s.terms.every
 		}
