@@ -91,9 +91,10 @@ type sweeper struct {
 
 	// Of one round.
 	floors  map[string]uint64
-	working int64 // commands of the queues looked at that are not settled
-	inLine  bool  // in one of them there may be commands that wait to be delivered again
-	crowded bool  // what is settled takes up room that new commands may need
+	limit   uint64 // the lowest of those that have commands which are not acked
+	working int64  // commands of the queues looked at that are not settled
+	inLine  bool   // in one of them there may be commands that wait to be delivered again
+	crowded bool   // what is settled takes up room that new commands may need
 }
 
 // newSweepers returns one for each shard, and none if acks take commands out,

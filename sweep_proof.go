@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // survey looks at every queue, and returns the highest floor of those that this worker serves.
 func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
-	s.floors, s.working, s.inLine = map[string]uint64{}, 0, false
+	s.floors, s.limit, s.working, s.inLine = map[string]uint64{}, math.MaxUint64, 0, false
 	const fresh = 30 * time.Second
 	if s.names == nil || time.Since(s.namesAt) > fresh {
 		names, err := s.commands.QueueNames(ctx)
@@ -55,6 +56,9 @@ func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
 		s.floors[queue] = 0
 		s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
 	}
+	if q.Pending > 0 || q.Outstanding > 0 {
+		s.limit = min(s.limit, s.floors[queue])
+	}
 	s.working += int64(q.Pending) + int64(q.Outstanding)
 	s.inLine = s.inLine || q.InLine
 	return s.floors[queue], nil
@@ -67,15 +71,7 @@ func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (b
 	below = from
 	for range s.terms.pages {
 		if queue == "" {
-			var failed error
-			below = s.ledger.through(below, func(q string) uint64 {
-				floor, err := s.floor(ctx, q)
-				failed = errors.Join(failed, err)
-				return floor
-			})
-			if failed != nil {
-				return from, nil, failed
-			}
+			below = s.ledger.through(below, s.limit, s.floors)
 		}
 		if below > top {
 			return below, nil, nil
