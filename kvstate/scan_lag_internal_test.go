@@ -14,12 +14,12 @@ import (
 )
 
 // behind plays a cluster of which one replica lags: as many consumers as
-// it says are made on a copy of the bucket that ends early.
+// it says are made on another server, whose bucket ends early.
 type behind struct {
 	jetstream.JetStream
-	copy  string
-	times int // how often the replica that lags is met; below 0 for ever
-	met   int
+	replica jetstream.JetStream
+	times   int // how often the replica that lags is met; below 0 for ever
+	met     int
 }
 
 func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
@@ -27,12 +27,11 @@ func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.
 		return b.JetStream.CreateConsumer(ctx, name, cfg)
 	}
 	b.met++
-	return b.JetStream.CreateConsumer(ctx, b.copy, cfg)
+	return b.replica.CreateConsumer(ctx, name, cfg)
 }
 
-// lagging returns a bucket with records 0 to n-1, and of replicas that know the first known
-// of them alone.
-func lagging(t *testing.T, n, known int) (*Store, *behind) {
+// bucketOf starts a server with a bucket that holds records 0 to n-1.
+func bucketOf(t *testing.T, n int) *Store {
 	t.Helper()
 	ctx := t.Context()
 	srv, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
@@ -61,35 +60,21 @@ func lagging(t *testing.T, n, known int) (*Store, *behind) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(from, to int) {
-		t.Helper()
-		for i := from; i < to; i++ {
-			id := fmt.Sprint(i)
-			if _, err := s.WriteWait(ctx, command.Token(id), &Record{ID: id, Kind: "echo", State: Claimed}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	write(0, known)
-	b := &behind{JetStream: js, copy: "BEHIND"}
-	cfg := jetstream.StreamConfig{Name: b.copy, Mirror: &jetstream.StreamSource{Name: s.stream}}
-	mirror, err := js.CreateStream(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for mirror.CachedInfo().State.LastSeq < uint64(known) {
-		<-tick.C
-		if _, err := mirror.Info(ctx); err != nil {
+	for i := range n {
+		id := fmt.Sprint(i)
+		if _, err := s.WriteWait(ctx, command.Token(id), &Record{ID: id, Kind: "echo", State: Claimed}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cfg.Mirror = nil
-	if _, err := js.UpdateStream(ctx, cfg); err != nil { // now it stays as it is
-		t.Fatal(err)
-	}
-	write(known, n)
+	return s
+}
+
+// lagging returns a bucket with records 0 to n-1, which may be read from a
+// replica that knows the first known of them alone.
+func lagging(t *testing.T, n, known int) (*Store, *behind) {
+	t.Helper()
+	s := bucketOf(t, n)
+	b := &behind{JetStream: s.js, replica: bucketOf(t, known).js}
 	s.js = b
 	return s, b
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,9 +14,13 @@ import (
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
-// lagging returns a stream that holds n commands, where the first reads, as
-// many as times says, are answered by a replica that knows the first known alone.
-func lagging(t *testing.T, n, known, times int) *Stream {
+// replica is a server with a stream of its own.
+type replica struct {
+	*Stream
+	stored int
+}
+
+func newReplica(t *testing.T) *replica {
 	t.Helper()
 	ctx := t.Context()
 	srv, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
@@ -46,64 +49,58 @@ func lagging(t *testing.T, n, known, times int) *Stream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(from, to int) {
-		t.Helper()
-		for i := from; i < to; i++ {
-			if _, err := js.Publish(ctx, s.Subject("default", "echo", command.Token(fmt.Sprint(i))), nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	// mirror makes a copy of what is stored, and leaves it as it is then.
-	mirror := func(name string, last uint64) {
-		t.Helper()
-		cfg := jetstream.StreamConfig{Name: name, Mirror: &jetstream.StreamSource{Name: s.name}, AllowDirect: true}
-		str, err := js.CreateStream(ctx, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for str.CachedInfo().State.LastSeq < last {
-			<-tick.C
-			if _, err := str.Info(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-		cfg.Mirror = nil
-		if _, err := js.UpdateStream(ctx, cfg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(0, known)
-	mirror("BEHIND", uint64(known))
-	write(known, n)
-	mirror("WHOLE", uint64(n))
+	return &replica{Stream: s}
+}
 
-	// From now on the test answers what replicas answer.
-	str, err := js.Stream(ctx, s.name)
+// grow stores commands until there are n.
+func (r *replica) grow(t *testing.T, n int) {
+	t.Helper()
+	for ; r.stored < n; r.stored++ {
+		if _, err := r.js.Publish(t.Context(), r.Subject("default", "echo", command.Token(fmt.Sprint(r.stored))), nil); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// lagging returns a stream that holds n commands. Direct gets are answered by a
+// replica that knows the first known alone, and has caught up once it was asked as
+// many times as times says; below 0 means never.
+func lagging(t *testing.T, n, known, times int) *Stream {
+	t.Helper()
+	leader, other := newReplica(t), newReplica(t)
+	leader.grow(t, n)
+	other.grow(t, known)
+	str, err := leader.js.Stream(t.Context(), leader.name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := str.CachedInfo().Config
-	cfg.AllowDirect = false
-	if _, err := js.UpdateStream(ctx, cfg); err != nil {
+	cfg.AllowDirect = false // the test answers in its place
+	if _, err := leader.js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	var met atomic.Int64
-	const direct = "$JS.API.DIRECT.GET."
-	if _, err := nc.Subscribe(direct+s.name, func(m *nats.Msg) {
-		from := "BEHIND"
-		if times >= 0 && met.Add(1) > int64(times) {
-			from = "WHOLE"
+	met := 0
+	if _, err := leader.nc.Subscribe("$JS.API.DIRECT.GET."+leader.name, func(m *nats.Msg) {
+		if met++; times >= 0 && met > times {
+			other.grow(t, n)
 		}
-		if err := nc.PublishRequest(direct+from, m.Reply, m.Data); err != nil {
+		inbox := other.nc.NewInbox()
+		_, err := other.nc.Subscribe(inbox, func(a *nats.Msg) {
+			if err := leader.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: a.Header, Data: a.Data}); err != nil {
+				t.Error(err)
+			}
+		})
+		if err == nil {
+			err = other.nc.PublishRequest(m.Subject, inbox, m.Data)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return leader.Stream
 }
 
 // TestSequences_OfAReplicaThatLags: whichever replica answers, the walk visits
