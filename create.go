@@ -113,6 +113,16 @@ func removalOf(s *stream.Stream) Removal {
 	return RemovalAck
 }
 
+// errRemoval refuses another way of removal than the pool was made with.
+func errRemoval(have Removal) error {
+	return fmt.Errorf("%w: the removal of this pool is %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
+}
+
+// errUnlike says that the settings name another way of removal than the stream's.
+func errUnlike(have, is Removal) error {
+	return fmt.Errorf("%w: key %s says that removal is %s, and the command stream is made for %s; stop all workers and run tallyman init --change, which writes down what the stream is", ErrSettings, kvstate.KeySettings, have, is)
+}
+
 // spread lets the servers of a cluster lead about as many shards each. Where it
 // fails the pool works all the same, and whoever repeats Create tries again.
 func (c *creation) spread(n int) {

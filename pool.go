@@ -187,16 +187,6 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 	}
 }
 
-// errRemoval refuses another way of removal than the pool was made with.
-func errRemoval(have Removal) error {
-	return fmt.Errorf("%w: the removal of this pool is %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
-}
-
-// errUnlike says that the settings name another way of removal than the stream's.
-func errUnlike(have, is Removal) error {
-	return fmt.Errorf("%w: key %s says that removal is %s, and the command stream is made for %s; stop all workers and run tallyman init --change, which writes down what the stream is", ErrSettings, kvstate.KeySettings, have, is)
-}
-
 // over returns s with its zero fields taken from below.
 func (s Settings) over(below Settings) Settings {
 	if s.Lease == 0 {
