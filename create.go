@@ -1,7 +1,10 @@
 package tallyman
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,6 +30,9 @@ func (c *creation) run(want Settings) error {
 		return err
 	}
 	want.Shards = n
+	if want.Removal, err = c.removal(n, want.Removal); err != nil {
+		return err
+	}
 	agreed := want.WithDefaults()
 	if n > 1 {
 		if err := agreed.Validate(); err != nil {
@@ -69,6 +75,52 @@ func (c *creation) run(want Settings) error {
 		c.spread(n)
 	}
 	return nil
+}
+
+// removal returns the way of removal for which the streams were made that exist,
+// and the one that is wanted if there are none. Whatever is stored as a setting,
+// nothing can change them, so another one is refused before anything is stored.
+func (c *creation) removal(n int, want Removal) (Removal, error) {
+	each := make([]Removal, n)
+	err := eachShard(0, n, func(i int) error {
+		s, err := stream.Open(c.ctx, c.nc, c.js, c.pipe, shardName(c.name, i))
+		switch {
+		case errors.Is(err, stream.ErrNoStream):
+			return nil
+		case err != nil:
+			return err
+		}
+		each[i] = removalOf(s)
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	there := cmp.Or(each...)
+	for i, is := range each {
+		if is != "" && is != cmp.Or(want, there) {
+			return "", fmt.Errorf("%w (see stream %s)", errRemoval(is), stream.Name(shardName(c.name, i)))
+		}
+	}
+	return cmp.Or(want, there), nil
+}
+
+// removalOf returns the way of removal for which a stream was made.
+func removalOf(s *stream.Stream) Removal {
+	if s.Sweeps() {
+		return RemovalSweep
+	}
+	return RemovalAck
+}
+
+// errRemoval refuses another way of removal than the pool was made with.
+func errRemoval(have Removal) error {
+	return fmt.Errorf("%w: the removal of this pool is %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
+}
+
+// errUnlike says that the settings name another way of removal than the stream's.
+func errUnlike(have, is Removal) error {
+	return fmt.Errorf("%w: key %s says that removal is %s, and the command stream is made for %s; stop all workers and run tallyman init --change, which writes down what the stream is", ErrSettings, kvstate.KeySettings, have, is)
 }
 
 // spread lets the servers of a cluster lead about as many shards each. Where it

@@ -44,3 +44,11 @@ func (s *sweeper) pace(p SweepPace) {
 
 // Knows reports whether the worker's ledger of the first shard has a sequence as acked.
 func (w *Worker) Knows(queue string, seq uint64) bool { return w.sweepers[0].ledger.has(queue, seq) }
+
+// LedgerQueues returns how many queues the worker's ledger of the first shard knows of.
+func (w *Worker) LedgerQueues() int {
+	l := &w.sweepers[0].ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}

@@ -1,7 +1,6 @@
 package tallyman
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +22,9 @@ type ledger struct {
 // ledgerChunks bounds what is known of one queue: 32 million sequences in a
 // row, or 8,192 that lie far apart. It takes 4 MB then. What is beyond is looked up.
 const ledgerChunks = 8192
+
+// ledgerQueues bounds the queues of which something is known.
+const ledgerQueues = 1024
 
 // maxFresh bounds what waits to be told of one queue.
 const maxFresh = 1 << 20
@@ -46,6 +48,9 @@ func (l *ledger) hear(queue string, created time.Time, runs []stream.Run) {
 	defer l.mu.Unlock()
 	if !l.created.Equal(created) || created.IsZero() {
 		return // of a stream that is no more, or that this worker has not looked at yet
+	}
+	if _, known := l.acked[queue]; !known && len(l.acked) >= ledgerQueues {
+		return
 	}
 	s := l.setLocked(queue)
 	for _, r := range runs {
@@ -133,33 +138,29 @@ func (l *ledger) has(queue string, seq uint64) bool {
 }
 
 // through returns the first sequence at or after from that is not known to be
-// acked in any queue, or lies above that queue's floor.
-func (l *ledger) through(from uint64, floor func(queue string) uint64) uint64 {
-	l.mu.Lock()
-	queues := slices.Collect(maps.Keys(l.acked))
-	l.mu.Unlock()
-	floors := make([]uint64, len(queues))
-	for i, q := range queues {
-		floors[i] = floor(q) // may ask the server
-	}
+// acked in any queue that floors names, lies above that queue's floor, or above limit.
+//
+// What others told is believed of the queue that they named, and which queue a sequence
+// belongs to is not looked at here: so limit is to be below what any queue has not acked.
+func (l *ledger) through(from, limit uint64, floors map[string]uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sets := make([]*seqSet, len(queues))
-	for i, q := range queues {
-		sets[i] = l.setLocked(q)
+	type known struct {
+		set   *seqSet
+		floor uint64
 	}
-	known := func(seq uint64) bool {
-		for i, s := range sets {
-			if seq <= floors[i] && s.has(seq) {
-				return true
-			}
+	var all []known
+	for queue, floor := range floors {
+		if set := l.acked[queue]; set != nil && floor > 0 {
+			all = append(all, known{set, min(floor, limit)})
 		}
-		return false
 	}
-	for known(from) {
+	for {
+		if !slices.ContainsFunc(all, func(k known) bool { return from <= k.floor && k.set.has(from) }) {
+			return from
+		}
 		from++
 	}
-	return from
 }
 
 // drop forgets the sequences below below, which have left the stream.

@@ -165,8 +165,8 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 			if err == nil && agreed == have {
 				return have, nil
 			}
-			if err == nil && agreed.Removal != have.Removal {
-				return Settings{}, errRemoval(have.Removal)
+			if err == nil && agreed.Removal != have.Removal && !change {
+				return Settings{}, errUnlike(have.Removal, agreed.Removal)
 			}
 			if !change {
 				return Settings{}, have.Require(want)
@@ -185,11 +185,6 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		}
 		return agreed, err
 	}
-}
-
-// errRemoval refuses another way of removal than the pool was made with.
-func errRemoval(have Removal) error {
-	return fmt.Errorf("%w: the removal of this pool is %s, and the server cannot change that for a stream that exists; drop the setting, or make another pool, let this one run empty and submit to the other", ErrSettings, have)
 }
 
 // over returns s with its zero fields taken from below.
@@ -262,8 +257,8 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	for _, s := range p.shards {
-		if sweeps := p.settings.Removal == RemovalSweep; sweeps != s.stream.Sweeps() {
-			return fmt.Errorf("%w: removal is %s, and the retention of stream %s is that of another; the pool is damaged: make the stream anew, or restore the setting in key %s", ErrSettings, p.settings.Removal, s.stream.Name(), kvstate.KeySettings)
+		if is := removalOf(s.stream); is != p.settings.Removal {
+			return errUnlike(p.settings.Removal, is)
 		}
 	}
 	if p.settings.Commit == CommitGroup {

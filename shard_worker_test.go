@@ -16,6 +16,7 @@ import (
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 // spread is brisk over three shards.
@@ -107,6 +108,10 @@ func TestShards_WorkerKeepsTheInvariants(t *testing.T) {
 			t.Errorf("submit %s with another payload: got %v, want a conflict", echoed, err)
 		}
 		at := r.Shards()[shard]
+		eventually(t, r.ctx, "the first copy to leave the stream", func() bool { // a receipt is there before its ack
+			_, err := at.Commands.Find(r.ctx, command.Token(echoed))
+			return errors.Is(err, stream.ErrNotFound)
+		})
 		copied := r.publish(t, at.Commands.Subject("default", "echo", command.Token(echoed)), "x")
 		r.submit(t, tallyman.Command{ID: failed, Kind: "fail"})
 		if got, err := r.Wait(r.ctx, failed); !errors.Is(err, tallyman.ErrParked) || got.Attempt != 3 {

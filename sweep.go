@@ -81,6 +81,7 @@ type sweeper struct {
 	cursor    uint64            // where the removal one by one goes on; 0 between two passes
 	passAt    time.Time         // when the next pass may begin; zero if that is not decided
 	passGone  int               // removed in this one
+	passWant  int               // that it was begun for
 	told      map[string]bool   // what was reported, so that it is once
 	denied    time.Time         // when the server last refused a sweep to this user
 	deaf      atomic.Int32      // rounds in which this worker told others and has not heard itself
@@ -90,8 +91,10 @@ type sweeper struct {
 
 	// Of one round.
 	floors  map[string]uint64
-	working int64 // commands of the queues looked at that are not settled
-	inLine  bool  // in one of them there may be commands that wait to be delivered again
+	limit   uint64 // the lowest of those that have commands which are not acked
+	working int64  // commands of the queues looked at that are not settled
+	inLine  bool   // in one of them there may be commands that wait to be delivered again
+	crowded bool   // what is settled takes up room that new commands may need
 }
 
 // newSweepers returns one for each shard, and none if acks take commands out,
@@ -228,6 +231,7 @@ func (s *sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 	if err != nil {
 		return true, err
 	}
+	s.crowded = crowded(state, s.working)
 	if s.waits(state, last) {
 		s.see(state.FirstSeq)
 		return int64(state.Messages) > s.working, nil
@@ -264,9 +268,17 @@ func (s *sweeper) waits(state stream.State, last bool) bool {
 	if s.movedAt.IsZero() {
 		s.movedAt = time.Now()
 	}
-	many := int64(state.Messages)-s.working >= int64(s.terms.most)
+	many := s.crowded || int64(state.Messages)-s.working >= int64(s.terms.most)
 	long := time.Since(s.movedAt) >= s.terms.mostLong
 	return s.inLine && (last || !many && !long)
+}
+
+// crowded reports whether a bounded stream is three quarters full, of settled
+// commands to an eighth or more: they must not keep new ones out for long.
+func crowded(state stream.State, working int64) bool {
+	full := func(used uint64, limit int64) bool { return limit > 0 && used >= uint64(limit)-uint64(limit)/4 }
+	settled := int64(state.Messages) - working
+	return (full(state.Messages, state.MaxMsgs) || full(state.Bytes, state.MaxBytes)) && 8*settled >= int64(state.Messages)
 }
 
 // ripen returns the floor up to which it is worth looking for what accounts for a

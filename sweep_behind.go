@@ -31,7 +31,7 @@ func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, 
 	if rest <= s.working {
 		return rest, nil
 	}
-	if last || rest-s.working >= int64(s.terms.byQueue) || now.Sub(s.lastByQ) >= s.terms.byQueueEvery {
+	if last || s.crowded || rest-s.working >= int64(s.terms.byQueue) || now.Sub(s.lastByQ) >= s.terms.byQueueEvery {
 		s.lastByQ = now
 		for _, q := range s.queues {
 			if q == held.Queue || s.floors[q] < held.Seq {
@@ -59,11 +59,14 @@ func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, 
 	if s.cursor == 0 && !s.due(rest-s.working, now) {
 		return rest, nil
 	}
+	if s.cursor == 0 {
+		s.passWant = min(int(rest-s.working), s.terms.single)
+	}
 	removed, err := s.remove(ctx, max(s.cursor, held.Seq+1))
 	if s.passGone += removed; s.cursor == 0 && err == nil {
 		s.heldSince, s.passAt = now, time.Time{}
-		if s.passGone < s.terms.single/2 { // they are not settled, but for instance of a queue without a consumer
-			s.passAt = now.Add(100 * s.terms.every)
+		if s.passGone < s.passWant/2 { // they are not settled, but for instance of a queue without a consumer
+			s.passAt = now.Add(min(100*s.terms.every, max(s.terms.patient, s.terms.every)))
 		}
 		s.passGone = 0
 	}
@@ -73,11 +76,15 @@ func (s *sweeper) behind(ctx context.Context, first *stream.Lying, from uint64, 
 // due reports whether it is time to remove one by one. Workers do not begin at
 // the same moment, so that one may spare the others the work.
 func (s *sweeper) due(settled int64, now time.Time) bool {
-	if settled < int64(s.terms.single) && now.Sub(s.heldSince) < s.terms.patient {
+	if settled < int64(s.terms.single) && now.Sub(s.heldSince) < s.terms.patient && !s.crowded {
 		return false
 	}
 	if s.passAt.IsZero() {
-		s.passAt = now.Add(rand.N(10 * s.terms.every))
+		most := min(10*s.terms.every, max(s.terms.patient/2, s.terms.every))
+		if s.crowded {
+			most = 2 * s.terms.every
+		}
+		s.passAt = now.Add(rand.N(most))
 	}
 	return !now.Before(s.passAt)
 }

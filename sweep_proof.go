@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // survey looks at every queue, and returns the highest floor of those that this worker serves.
 func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
-	s.floors, s.working, s.inLine = map[string]uint64{}, 0, false
+	s.floors, s.limit, s.working, s.inLine = map[string]uint64{}, math.MaxUint64, 0, false
 	const fresh = 30 * time.Second
 	if s.names == nil || time.Since(s.namesAt) > fresh {
 		names, err := s.commands.QueueNames(ctx)
@@ -55,6 +56,9 @@ func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
 		s.floors[queue] = 0
 		s.once("consumer "+queue, fmt.Sprintf("the consumer of queue %q does not deliver every command of it, so nothing of the queue is swept; delete it and run: tallyman init --queue %s", queue, queue))
 	}
+	if q.Pending > 0 || q.Outstanding > 0 {
+		s.limit = min(s.limit, s.floors[queue])
+	}
 	s.working += int64(q.Pending) + int64(q.Outstanding)
 	s.inLine = s.inLine || q.InLine
 	return s.floors[queue], nil
@@ -67,15 +71,7 @@ func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (b
 	below = from
 	for range s.terms.pages {
 		if queue == "" {
-			var failed error
-			below = s.ledger.through(below, func(q string) uint64 {
-				floor, err := s.floor(ctx, q)
-				failed = errors.Join(failed, err)
-				return floor
-			})
-			if failed != nil {
-				return from, nil, failed
-			}
+			below = s.ledger.through(below, s.limit, s.floors)
 		}
 		if below > top {
 			return below, nil, nil
@@ -132,9 +128,7 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 			}
 		}
 		if !f.Accounted {
-			s.once(fmt.Sprintf("sequence %d", l.Seq), fmt.Sprintf(
-				"sequence %d of queue %q (key %s) lies below what its consumer has acked, and nothing accounts for it: it stays in the stream, and no worker gets it; to have it delivered again delete the consumer and run tallyman init --queue %s; if only its receipt has expired, delete it with nats stream rmm %s %d",
-				l.Seq, l.Queue, l.Token, l.Queue, s.commands.Name(), l.Seq))
+			s.unaccounted(l, page, at[i:], fates[i:])
 			return at[i], nil
 		}
 		if f.Receipt != nil { // acked by whom is not known, so neither is that they are born
@@ -145,4 +139,24 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// unaccounted says what nothing accounts for: the first is known to be such, and
+// those behind it are as far as a replica knows. Either an operator let a consumer pass
+// them over, or their receipts have expired, since no worker was there to sweep before:
+// nobody but a person can tell.
+func (s *sweeper) unaccounted(first stream.Lying, page []stream.Lying, at []int, fates []kvstate.Fate) {
+	last, n := first, 0
+	for i, f := range fates {
+		if l := page[at[i]]; !f.Accounted && l.Queue == first.Queue {
+			last, n = l, n+1
+		}
+	}
+	what := fmt.Sprintf("sequence %d of queue %q (key %s) lies below what its consumer has acked, and nothing accounts for it", first.Seq, first.Queue, first.Token)
+	if n > 1 {
+		what = fmt.Sprintf("%d commands of queue %q, sequences %d (key %s) to %d, lie below what its consumer has acked, and nothing accounts for them", n, first.Queue, first.Seq, first.Token, last.Seq)
+	}
+	s.once(fmt.Sprintf("sequence %d", first.Seq), fmt.Sprintf(
+		"%s: what was passed over stays in the stream, and no worker gets it; to have it delivered again delete the consumer and run tallyman init --queue %s; if all of it had its outcome, and only the receipts have expired, take it out with: nats stream purge %s --subject '%s' --seq %d",
+		what, first.Queue, s.commands.Name(), s.commands.Subjects(first.Queue), last.Seq+1))
 }

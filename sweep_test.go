@@ -361,7 +361,9 @@ func TestSweep_ConsumerSetForward(t *testing.T) {
 		tallyman.WorkerConfig{Mux: handle("echo", echo), Logger: slog.New(slog.NewTextHandler(log, nil))})
 	r.settled(t, late...)
 	r.holds(t, 1, 2, 3, 4, 5, 6, 7) // the late ones are removed, one by one
-	eventually(t, r.ctx, "a word about what nothing accounts for", func() bool { return log.has("nothing accounts for it") })
+	eventually(t, r.ctx, "a word about what nothing accounts for", func() bool {
+		return log.has("7 commands of queue") && log.has("sequences 1 (key early-0) to 7") && log.has("nothing accounts for them")
+	})
 	stop()
 	r.want(t, 1, 2, 3, 4, 5, 6, 7)
 	if q, err := r.Commands().Queue(r.ctx, "default"); err != nil || q.Floor < 10 {
@@ -372,6 +374,37 @@ func TestSweep_ConsumerSetForward(t *testing.T) {
 	r.settled(t, early...)
 	r.emptied(t)
 	r.balanced(t)
+}
+
+// TestSweep_AfterReceiptsExpired: where no worker was there for longer than receipts
+// are kept, nothing accounts for what was settled; what to do then is said, and works.
+func TestSweep_AfterReceiptsExpired(t *testing.T) {
+	t.Parallel()
+	settings := sweeping
+	settings.Retention = time.Second
+	r := newRig(t, settings, tallyman.Topology{})
+	_, stop := sweeper(t, r.Pool, tallyman.SweepPace{Off: true}, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	r.settled(t, r.many(t, "", "old", 5)...)
+	stop()
+	eventually(t, r.ctx, "the receipts to expire", func() bool {
+		_, err := r.Find(r.ctx, "old-4")
+		return errors.Is(err, tallyman.ErrNotFound)
+	})
+	log := &lines{}
+	sweeper(t, r.Pool, quick, tallyman.WorkerConfig{Mux: handle("echo", echo), Logger: slog.New(slog.NewTextHandler(log, nil))})
+	eventually(t, r.ctx, "the command that takes them out", func() bool {
+		return log.has("nats stream purge main_commands --subject 'main.commands.default.>' --seq 6")
+	})
+	r.want(t, 1, 2, 3, 4, 5) // nobody but a person knows that
+	str, err := r.js.Stream(r.ctx, "main_commands")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := str.Purge(r.ctx, jetstream.WithPurgeSubject("main.commands.default.>"), jetstream.WithPurgeSequence(6)); err != nil {
+		t.Fatal(err)
+	}
+	r.settled(t, r.many(t, "", "old", 5)...)
+	r.emptied(t)
 }
 
 // recreate deletes the consumer of the default queue and makes it anew.

@@ -25,6 +25,18 @@ const (
 // the scan's consumer, and how long the consumer stays if the scan was killed.
 const scanIdle = 10 * time.Minute
 
+// A scan that met a replica which lags behind the leader goes on above what
+// that one knew: after scanPause, then after twice as long each time, up to
+// scanPauseMost. Scan gives up where ctx has no end after scanPatience.
+const (
+	scanPause     = 20 * time.Millisecond
+	scanPauseMost = 2 * time.Second
+	scanPatience  = time.Minute
+)
+
+// errBehind means that the replicas that answered lag behind the leader.
+var errBehind = errors.New("a replica lags behind the leader, and entries are missing from it; try again")
+
 // errInterrupted means that a scan has missed entries.
 var errInterrupted = errors.New("the server stopped sending; try again")
 
@@ -33,6 +45,10 @@ var errInterrupted = errors.New("the server stopped sending; try again")
 // is no record has Err set; keys that begin with "_" are passed on as they
 // are, undecoded. Memory stays bounded whatever the size of the bucket. An
 // error of visit ends the scan and is returned.
+//
+// On a replicated bucket one replica is read, which may lag: that what the leader had
+// when the scan began was met is checked, and what is missing is read again from whatever
+// replica answers then. Where none catches up until ctx ends, or for a minute, the scan fails.
 //
 // A key that is written during the scan may come a second time, with its newer
 // revision.
@@ -50,13 +66,54 @@ func (s *Store) Markers(ctx context.Context, visit func(Entry) error) error {
 }
 
 func (p *scanning) run(ctx context.Context) error {
-	for {
+	end, err := p.store.LastRevision(ctx)
+	if err != nil {
+		return err
+	}
+	pause := scanPause
+	for since := time.Now(); ; {
 		began := p.last
 		err := p.pass(ctx)
-		if err == nil || p.refused || ctx.Err() != nil || p.last == began {
+		switch {
+		case p.refused || ctx.Err() != nil && err != nil:
 			return err
+		case err == nil:
+			behind, err := p.behind(ctx, end)
+			if err != nil || !behind {
+				return err
+			}
+		case p.last == began:
+			return err
+		default:
+			continue // interrupted: at once
 		}
+		if p.last > began {
+			since = time.Now()
+		}
+		if time.Since(since) > scanPatience {
+			return fmt.Errorf("kvstate: scan %s: %w", p.store.stream, errBehind)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, context.Cause(ctx))
+		}
+		pause = min(2*pause, scanPauseMost)
 	}
+}
+
+// behind reports whether the leader has an entry above what was visited that it
+// had when its newest revision was end. What a replica knows is all there up to its end,
+// so whatever it did not show lies above what it did.
+func (p *scanning) behind(ctx context.Context, end uint64) (bool, error) {
+	if p.last >= end {
+		return false, nil
+	}
+	next, err := p.store.Next(ctx, ">", p.last+1)
+	if err != nil {
+		return false, err
+	}
+	return next.Revision > p.last && next.Revision <= end, nil
 }
 
 // scanning is one scan under way.

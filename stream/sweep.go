@@ -86,6 +86,9 @@ func (s *Stream) lying(m pipeline.Stored) Lying {
 	return l
 }
 
+// Subjects matches the subjects of a queue's commands, as the nats CLI takes it.
+func (s *Stream) Subjects(queue string) string { return s.filter(queue) }
+
 // filter matches the subjects of a queue's commands.
 func (s *Stream) filter(queue string) string { return s.prefix + queue + ".>" }
 

@@ -271,7 +271,7 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t.row("replicas", v.Stream.Replicas)
 	settled := ""
 	if v.Stream.Settled > 0 {
-		settled = fmt.Sprintf(" (%d of them settled, to be swept)", v.Stream.Settled)
+		settled = fmt.Sprintf(" (%d of them acked, to be swept)", v.Stream.Settled)
 	}
 	if n := len(v.Shards); n > 0 {
 		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))

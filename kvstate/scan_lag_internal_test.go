@@ -1,0 +1,129 @@
+package kvstate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+)
+
+// behind plays a cluster of which one replica lags: as many consumers as
+// it says are made on another server, whose bucket ends early.
+type behind struct {
+	jetstream.JetStream
+	replica jetstream.JetStream
+	times   int // how often the replica that lags is met; below 0 for ever
+	met     int
+}
+
+func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if b.met == b.times {
+		return b.JetStream.CreateConsumer(ctx, name, cfg)
+	}
+	b.met++
+	return b.replica.CreateConsumer(ctx, name, cfg)
+}
+
+// bucketOf starts a server with a bucket that holds records 0 to n-1.
+func bucketOf(t *testing.T, n int) *Store {
+	t.Helper()
+	ctx := t.Context()
+	srv, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Close)
+	nc, err := srv.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pipe.Close() }) // never fails
+	if err := Create(ctx, js, Config{Pool: "main"}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(ctx, nc, js, pipe, Config{Pool: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		id := fmt.Sprint(i)
+		if _, err := s.WriteWait(ctx, command.Token(id), &Record{ID: id, Kind: "echo", State: Claimed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// lagging returns a bucket with records 0 to n-1, which may be read from a
+// replica that knows the first known of them alone.
+func lagging(t *testing.T, n, known int) (*Store, *behind) {
+	t.Helper()
+	s := bucketOf(t, n)
+	b := &behind{JetStream: s.js, replica: bucketOf(t, known).js}
+	s.js = b
+	return s, b
+}
+
+// TestScan_OfAReplicaThatLags: whatever replica a scan is read from, it visits
+// all that was there when it began, or says that it did not.
+func TestScan_OfAReplicaThatLags(t *testing.T) {
+	t.Parallel()
+	for _, known := range []int{0, 1, 7, 10} {
+		for _, times := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%d of 10 known, met %d times", known, times), func(t *testing.T) {
+				t.Parallel()
+				s, b := lagging(t, 10, known)
+				b.times = times
+				var got []uint64
+				if err := s.Scan(t.Context(), func(e Entry) error { got = append(got, e.Revision); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(got, want) {
+					t.Errorf("got revisions %v, want %v", got, want)
+				}
+			})
+		}
+	}
+	t.Run("for ever", func(t *testing.T) {
+		t.Parallel()
+		s, b := lagging(t, 10, 5)
+		b.times = -1
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		visited := 0
+		err := s.Scan(ctx, func(Entry) error { visited++; return nil })
+		if err == nil || visited != 5 {
+			t.Errorf("got %d visited and %v, want five and an error", visited, err)
+		}
+	})
+	t.Run("newest entries that are gone keep nobody waiting", func(t *testing.T) {
+		t.Parallel()
+		s, b := lagging(t, 10, 10)
+		str, err := b.Stream(t.Context(), s.stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := str.Purge(t.Context(), jetstream.WithPurgeSubject(s.prefix+"9")); err != nil {
+			t.Fatal(err)
+		}
+		visited := 0
+		if err := s.Scan(t.Context(), func(Entry) error { visited++; return nil }); err != nil || visited != 9 {
+			t.Errorf("got %d visited, %v; want nine", visited, err)
+		}
+	})
+}
