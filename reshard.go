@@ -46,10 +46,10 @@ type Resharded struct {
 // With the number that the pool has, it brings records to their place that an
 // audit found misplaced. By names who does it, in notes about parked commands.
 func Reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string) (Resharded, error) {
-	return reshard(ctx, nc, pool, shards, by, func(point, id string) error { failAt(point, id); return nil })
+	return reshard(ctx, nc, pool, shards, by, accordTime, func(point, id string) error { failAt(point, id); return nil })
 }
 
-func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, at func(point, id string) error) (Resharded, error) {
+func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, accord time.Duration, at func(point, id string) error) (Resharded, error) {
 	if err := command.ValidateName("pool", pool); err != nil {
 		return Resharded{}, fmt.Errorf("tallyman: reshard: %w", err)
 	}
@@ -62,7 +62,7 @@ func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by str
 		return Resharded{}, fmt.Errorf("tallyman: reshard pool %q: %w", pool, err)
 	}
 	defer pipe.Close()
-	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, at: at}
+	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, accord: accord, at: at}
 	if err := r.run(ctx, shards, cmp.Or(by, "reshard")); err != nil {
 		return r.done(), fmt.Errorf("tallyman: reshard pool %q: %w", pool, translate(err))
 	}
@@ -108,6 +108,7 @@ type resharding struct {
 	resumed  bool
 	shards   []*shard // those that exist; nil for those that do not
 	moved    counter
+	accord   time.Duration                // how long workers go by the layout that they have read
 	at       func(point, id string) error // where a test may end it
 }
 
@@ -187,14 +188,18 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 	if err := r.at("reshard-marked", r.pool.name); err != nil {
 		return err
 	}
-	// Whoever had opened the pool by then, and pulls only now.
-	if err := r.pulls(ctx); err != nil {
-		if !r.resumed {
-			err = errors.Join(err, r.put(ctx, nil, r.settings))
-		}
+	// Whoever had opened the pool by then takes on nothing any more once this has passed.
+	if err := sleep(ctx, r.accord); err != nil {
 		return err
 	}
-	return nil
+	err = r.pulls(ctx)
+	if err == nil && !r.resumed {
+		err = r.drained(ctx) // nor has taken on anything meanwhile
+	}
+	if err != nil && !r.resumed {
+		err = errors.Join(err, r.put(ctx, nil, r.settings))
+	}
+	return err
 }
 
 // whole is a limit of the pool, given that of one of its shards.
