@@ -21,23 +21,25 @@ import (
 // when it asked.
 const accordTime = time.Second
 
-// accord is what a worker knows about the pool's layout. It is safe for concurrent use.
+// accord is what somebody goes by who acts on the pool's layout: the stored
+// settings, read from the leader not long ago. It is safe for concurrent use.
 type accord struct {
-	read func(context.Context) (kvstate.Entry, error) // the settings, from the leader; nil if they never change
-	want Settings
+	read  func(context.Context) (kvstate.Entry, error) // the settings, from the leader; nil if they never change
+	judge func(kvstate.Entry) error                    // whether they still say what is gone by
+	trust time.Duration                                // for how long that holds without asking
 
 	mu   sync.Mutex
 	from time.Time // when the last read began that agreed
 }
 
-// fresh reports whether the layout that the worker goes by holds without asking.
+// fresh reports whether the layout holds without asking.
 func (a *accord) fresh() bool {
 	if a.read == nil {
 		return true
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !a.from.IsZero() && time.Since(a.from) < accordTime
+	return !a.from.IsZero() && time.Since(a.from) < a.trust
 }
 
 // renew asks. Errors: one that wraps ErrSettings if the layout is another by now; any
@@ -48,8 +50,29 @@ func (a *accord) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.judge(e); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if from.After(a.from) {
+		a.from = from
+	}
+	return nil
+}
+
+// holds asks only if the last answer is too old.
+func (a *accord) holds(ctx context.Context) error {
+	if a.fresh() {
+		return nil
+	}
+	return a.renew(ctx)
+}
+
+// sameLayout judges settings for a worker of this pool.
+func (p *Pool) sameLayout(e kvstate.Entry) error {
 	if e.Raw == nil {
-		return fmt.Errorf("%w: the settings of the pool are gone", ErrNoPool)
+		return fmt.Errorf("%w: the settings of pool %q are gone; %s", ErrNoPool, p.name, p.remedy())
 	}
 	have, is, err := decodeSettings(e.Raw, kvstate.Version)
 	switch {
@@ -57,13 +80,8 @@ func (a *accord) renew(ctx context.Context) error {
 		return misplaced(place{}, is)
 	case err != nil:
 		return err
-	case have.Shards != a.want.Shards:
-		return fmt.Errorf("%w: the pool has %d shards by now, this worker was started when it had %d; start it again", ErrSettings, have.Shards, a.want.Shards)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if from.After(a.from) {
-		a.from = from
+	case have.Shards != p.settings.Shards:
+		return fmt.Errorf("%w: the pool has %d shards by now, this worker was started when it had %d; start it again", ErrSettings, have.Shards, p.settings.Shards)
 	}
 	return nil
 }

@@ -62,7 +62,11 @@ func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by str
 		return Resharded{}, fmt.Errorf("tallyman: reshard pool %q: %w", pool, err)
 	}
 	defer pipe.Close()
-	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, accord: accord, at: at}
+	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, at: at}
+	r.accord.trust, r.accord.judge = accord, r.unchanged
+	r.accord.read = func(ctx context.Context) (kvstate.Entry, error) {
+		return r.shards[0].bucket.Read(ctx, kvstate.KeySettings)
+	}
 	if err := r.run(ctx, shards, cmp.Or(by, "reshard")); err != nil {
 		return r.done(), fmt.Errorf("tallyman: reshard pool %q: %w", pool, translate(err))
 	}
@@ -108,7 +112,7 @@ type resharding struct {
 	resumed  bool
 	shards   []*shard // those that exist; nil for those that do not
 	moved    counter
-	accord   time.Duration                // how long workers go by the layout that they have read
+	accord   accord                       // that nobody else has gone on meanwhile
 	at       func(point, id string) error // where a test may end it
 }
 
@@ -189,7 +193,7 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 		return err
 	}
 	// Whoever had opened the pool by then takes on nothing any more once this has passed.
-	if err := sleep(ctx, r.accord); err != nil {
+	if err := sleep(ctx, r.accord.trust); err != nil {
 		return err
 	}
 	err = r.pulls(ctx)
@@ -273,6 +277,15 @@ func (r *resharding) open(ctx context.Context) error {
 		r.shards[i] = s // without a stream if it was cut off between the two
 		return nil
 	})
+}
+
+// unchanged judges the stored settings: another run may have completed this one, or turned it
+// back, while it was frozen. What it has planned is not to be done any more then.
+func (r *resharding) unchanged(e kvstate.Entry) error {
+	if e.Revision != r.revision {
+		return fmt.Errorf("%w: somebody else has gone on with this meanwhile; look at where the pool stands with tallyman status, and run it again if need be", ErrSettings)
+	}
+	return nil
 }
 
 // commit makes the new number of shards valid, unless a worker pulls that was not

@@ -502,3 +502,31 @@ func TestReshard_Cluster(t *testing.T) {
 		return true
 	})
 }
+
+// One that was frozen while another completed it, and yet another went elsewhere, must not go on.
+func TestReshard_Overtaken(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"reshard-created", "reshard-moved", "reshard-drop"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			s := scatter(t, 3)
+			overtaken := false
+			_, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", 2, "ann", func(point, _ string) error {
+				if point != where || overtaken {
+					return nil
+				}
+				overtaken = true
+				for _, shards := range []int{2, 5} {
+					if _, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", shards, "bob", func(string, string) error { return nil }); err != nil {
+						t.Errorf("bob: %v", err)
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, tallyman.ErrSettings) {
+				t.Errorf("ann: got %v, want %v", err, tallyman.ErrSettings)
+			}
+			s.whole(t, 5)
+		})
+	}
+}

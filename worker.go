@@ -128,7 +128,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
 	w.notes = newNotebook(p.of, w.log)
-	w.accord.want = p.settings
+	w.accord.judge, w.accord.trust = p.sameLayout, accordTime
 	if p.nc != nil { // a double is never spread anew
 		w.accord.read = func(ctx context.Context) (kvstate.Entry, error) {
 			return p.shards[0].records.Read(ctx, kvstate.KeySettings)
