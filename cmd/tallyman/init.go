@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/journal"
@@ -121,7 +122,9 @@ func persist(ctx context.Context, patience time.Duration, stderr io.Writer, do f
 func passing(err error) bool {
 	for _, e := range []error{
 		tallyman.ErrUnavailable, stream.ErrUnavailable, stream.ErrIndeterminate,
-		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrDisconnected,
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrDisconnected, nats.ErrConnectionReconnecting, nats.ErrStaleConnection,
+		nats.ErrReconnectBufExceeded, // nothing is kept for a server that is away
+		nats.ErrNoResponders, jetstream.ErrNoHeartbeat,
 	} {
 		if errors.Is(err, e) {
 			return true
