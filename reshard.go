@@ -129,7 +129,7 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 	}
 	for _, step := range []func(context.Context) error{r.create, r.move, r.drop, r.commit} {
 		if err := step(ctx); err != nil {
-			return err
+			return unheardOf(err)
 		}
 	}
 	if to > 1 {

@@ -61,7 +61,7 @@ func (r *resharding) create(ctx context.Context) error {
 			if i == 0 { // whose settings hold the mark
 				return after, nil
 			}
-			return after, mark(ctx, records, place{r.pool.name, i}, after, true)
+			return after, mark(ctx, records, place{r.pool.name, i}, after, nil)
 		}); err != nil {
 			return err
 		}

@@ -194,6 +194,8 @@ type storedSettings struct {
 	ShardOf       string `json:"shard_of,omitempty"` // see place
 	Shard         int    `json:"shard,omitempty"`
 
+	Begun *beginning `json:"begun,omitempty"` // in the bucket of shard 1, from when the pool was made
+
 	Reshard *reshardMark `json:"reshard,omitempty"` // in the first bucket, while it is under way
 }
 
