@@ -128,7 +128,7 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 		have, is, err := decodeSettings(e.Raw, kvstate.Version)
 		switch {
 		case is != at:
-			return misplaced(at, is)
+			return strange(at, is, err)
 		case err != nil:
 			return fmt.Errorf("shard %d: %w", i, err)
 		case have.Shards != len(p.shards):
@@ -142,6 +142,15 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 
 // remedy says how to make what is missing of the pool.
 func (p *Pool) remedy() string { return "create it with: tallyman init --pool " + p.name }
+
+// strange says what is wrong with a shard's bucket that does not say that it is one; err
+// is what its settings do not decode for.
+func strange(at, is place, err error) error {
+	if errors.Is(err, errGarbled) {
+		return fmt.Errorf("%w: bucket %q, which would be shard %d: %w; if it is the shard, delete them with nats kv del %s %s, then run tallyman init --pool %s", ErrSettings, at, at.index, errGarbled, at, kvstate.KeySettings, at.pool)
+	}
+	return misplaced(at, is)
+}
 
 // misplaced says that a bucket, wanted as one thing, is another.
 func misplaced(want, is place) error {
@@ -280,8 +289,8 @@ func (c *creation) vacant(index int) error {
 	if err != nil || raw == nil {
 		return err
 	}
-	if _, is, _ := decodeSettings(raw, kvstate.Version); is != at { // mark says what else is wrong
-		return misplaced(at, is)
+	if _, is, err := decodeSettings(raw, kvstate.Version); is != at { // mark says what else is wrong
+		return strange(at, is, err)
 	}
 	return nil
 }
@@ -305,7 +314,7 @@ func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, beg
 			have, is, err := decodeSettings(e.Raw, kvstate.Version)
 			switch {
 			case is != at:
-				return misplaced(at, is)
+				return strange(at, is, err)
 			case bytes.Equal(e.Raw, body):
 				return nil
 			case err == nil && begun != nil && have.Shards != s.Shards:

@@ -222,6 +222,59 @@ func TestShards_CreateGoesOnAsBegun(t *testing.T) {
 	}
 }
 
+// Settings that cannot be read at all say nothing about whose the bucket is. Each
+// error names what mends it, and that does.
+func TestShards_GarbledSettings(t *testing.T) {
+	t.Parallel()
+	ctx, nc := t.Context(), pooltest.Connect(t, pooltest.Server(t).URL())
+	js := pooltest.JetStream(t, nc)
+	settings := tallyman.Settings{Shards: 3, Lease: 2 * time.Second}
+	if err := tallyman.Create(ctx, nc, "main", settings, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	fails := func(err error, want string) {
+		t.Helper()
+		if !errors.Is(err, tallyman.ErrSettings) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want ErrSettings with %q", err, want)
+		}
+	}
+	open := func() error {
+		p, err := tallyman.Open(ctx, nc, "main")
+		if err == nil {
+			if p.Settings().WithDefaults() != settings.WithDefaults() {
+				t.Errorf("got %+v, want %+v", p.Settings(), settings)
+			}
+			return p.Close()
+		}
+		return err
+	}
+	create := func(change bool) error {
+		return tallyman.Create(ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{Change: change})
+	}
+	for bucket, remedy := range map[string]string{"main": "init --change", "main_2": "nats kv del main_2 _pool"} {
+		kv, err := js.KeyValue(ctx, bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kv.Put(ctx, string(kvstate.KeySettings), []byte("no JSON")); err != nil {
+			t.Fatal(err)
+		}
+		fails(open(), remedy)
+		fails(create(false), remedy)
+		if bucket != "main" {
+			if err := kv.Delete(ctx, string(kvstate.KeySettings)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := create(bucket == "main"); err != nil {
+			t.Errorf("%s: what the error advises: %v", bucket, err)
+		}
+		if err := open(); err != nil {
+			t.Errorf("%s: open after that: %v", bucket, err)
+		}
+	}
+}
+
 func TestShards_EveryCommandRuns(t *testing.T) {
 	t.Parallel()
 	nc := pooltest.Connect(t, pooltest.Server(t).URL())

@@ -326,7 +326,10 @@ func (w *Worker) Ready(ctx context.Context) error {
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
 			continue
 		}
-		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {
+		if f.Alive().IsZero() && w.want() > 0 {
+			return fmt.Errorf("tallyman: no pull from queue %v has been answered yet", w.sources[i])
+		}
+		if age := since(f.Alive()); age > limit && w.want() > 0 {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
