@@ -90,8 +90,17 @@ type reshardMark struct {
 type underwayError struct{ mark reshardMark }
 
 func (e *underwayError) Error() string {
-	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; complete that with: tallyman reshard --shards %d, or turn it back with: tallyman reshard --shards %d",
-		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.To, e.mark.From)
+	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; %s",
+		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.remedy())
+}
+
+// remedy says how to end what was begun.
+func (m reshardMark) remedy() string {
+	how := fmt.Sprintf("complete that with: tallyman reshard --shards %d", m.To)
+	if m.From != m.To {
+		how += fmt.Sprintf(", or turn it back with: tallyman reshard --shards %d", m.From)
+	}
+	return how
 }
 
 func (e *underwayError) Unwrap() error { return ErrSettings }
@@ -129,7 +138,7 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 	}
 	for _, step := range []func(context.Context) error{r.create, r.move, r.drop, r.commit} {
 		if err := step(ctx); err != nil {
-			return unheardOf(err)
+			return r.cutOff(unheardOf(err))
 		}
 	}
 	if to > 1 {
@@ -137,6 +146,15 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 		c.spread(to)
 	}
 	return nil
+}
+
+// cutOff adds to an error that the pool stays closed, and what ends that, unless the error
+// says it, or that somebody else has gone on.
+func (r *resharding) cutOff(err error) error {
+	if isOneOf(err, ErrSettings, ErrBusy) {
+		return err
+	}
+	return fmt.Errorf("%w; until it is complete nobody can open the pool: %s", err, r.mark.remedy())
 }
 
 // begin reads where the pool stands, and stores the mark: from then on nobody

@@ -263,6 +263,9 @@ func TestReshard_CutOffAnywhere(t *testing.T) {
 				if !errors.Is(err, errCut) {
 					t.Fatalf("seed %d, after %d cuts: %v", seed, cuts, err)
 				}
+				if at := where.Load().(string); at != "reshard-marked" && !strings.Contains(err.Error(), fmt.Sprintf("complete that with: tallyman reshard --shards %d", c.to)) {
+					t.Errorf("cut off at %s: got %v, want it to name the remedy", at, err)
+				}
 				points[where.Load().(string)] = true
 				if cuts++; cuts > 500 {
 					t.Fatalf("seed %d: it never ends", seed)
