@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,14 +23,15 @@ type creation struct {
 	pipe     *pipeline.Pipe
 	name     string
 	topology Topology
+	like     *Topology // what the shards behind the first get, if not topology
 }
 
 func (c *creation) run(want Settings) error {
-	n, settled, err := c.planned(want)
+	want, settled, err := c.planned(want)
 	if err != nil {
 		return err
 	}
-	want.Shards = n
+	n := want.Shards
 	if want.Removal, err = c.removal(n, want.Removal); err != nil {
 		return err
 	}
@@ -51,10 +53,13 @@ func (c *creation) run(want Settings) error {
 		if agreed, err = c.shard(0, n, agree); err != nil {
 			return err
 		}
+		if err := c.copyFirst(n); err != nil {
+			return err
+		}
 	}
 	marked := func(index int) error {
 		_, err := c.shard(index, n, func(records *kvstate.Store) (Settings, error) {
-			return agreed, mark(c.ctx, records, place{c.name, index}, agreed, settled)
+			return agreed, mark(c.ctx, records, place{c.name, index}, agreed, c.beginning(index, settled))
 		})
 		return err
 	}
@@ -123,6 +128,29 @@ func errUnlike(have, is Removal) error {
 	return fmt.Errorf("%w: key %s says that removal is %s, and the command stream is made for %s; stop all workers and run tallyman init --change, which writes down what the stream is", ErrSettings, kvstate.KeySettings, have, is)
 }
 
+// copyFirst has the shards behind the first of n laid out like that one. Whoever repeats
+// Create need not know how the pool was made, and one that was
+// taken away by hand must not come back with fewer replicas or queues.
+func (c *creation) copyFirst(n int) error {
+	first, err := stream.Open(c.ctx, c.nc, c.js, c.pipe, c.name)
+	if err != nil {
+		return err
+	}
+	state, err := first.State(c.ctx)
+	if err != nil {
+		return err
+	}
+	queues, err := first.Queues(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.like = &Topology{Replicas: state.Replicas, MaxBytes: whole(state.MaxBytes, n), MaxCommands: whole(state.MaxMsgs, n)}
+	for _, q := range queues {
+		c.like.Queues = append(c.like.Queues, q.Name)
+	}
+	return nil
+}
+
 // spread lets the servers of a cluster lead about as many shards each. Where it
 // fails the pool works all the same, and whoever repeats Create tries again.
 func (c *creation) spread(n int) {
@@ -139,7 +167,11 @@ func (c *creation) spread(n int) {
 // stores and returns, then its stream and consumers.
 func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, error)) (Settings, error) {
 	ctx, js, name := c.ctx, c.js, shardName(c.name, index)
-	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: c.topology.Replicas}); err != nil {
+	topology := c.topology
+	if index > 0 && c.like != nil {
+		topology = *c.like
+	}
+	if err := kvstate.Create(ctx, js, kvstate.Config{Pool: name, Replicas: topology.Replicas}); err != nil {
 		return Settings{}, err
 	}
 	records, err := kvstate.Open(ctx, c.nc, js, c.pipe, kvstate.Config{Pool: name})
@@ -153,7 +185,7 @@ func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, err
 	if err := kvstate.AllowBatches(ctx, js, name, agreed.Commit == CommitGroup); err != nil {
 		return Settings{}, err
 	}
-	queues := c.topology.Queues
+	queues := slices.Clone(topology.Queues)
 	if len(queues) == 0 {
 		queues = []string{command.DefaultQueue}
 	}
@@ -170,8 +202,8 @@ func (c *creation) shard(index, n int, agree func(*kvstate.Store) (Settings, err
 		}
 	}
 	return agreed, stream.Create(ctx, js, stream.Config{
-		Pool: name, Replicas: c.topology.Replicas, Queues: queues, Lease: agreed.Lease,
-		MaxBytes: portion(c.topology.MaxBytes, n), MaxMsgs: portion(c.topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
+		Pool: name, Replicas: topology.Replicas, Queues: queues, Lease: agreed.Lease,
+		MaxBytes: portion(topology.MaxBytes, n), MaxMsgs: portion(topology.MaxCommands, n), Batches: agreed.Commit == CommitGroup,
 		Sweep: agreed.Removal == RemovalSweep,
 	})
 }

@@ -42,13 +42,11 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// take receives deliveries from a fetcher, reads their records in one request
-// and goes on when the answer is there.
+// take receives deliveries from a fetcher and goes on with them once the pool's
+// layout is known to hold.
 func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 	w.slots.take(len(batch))
 	runs := make([]*run, 0, len(batch))
-	keys := make([]command.Token, 0, len(batch))
-	var strays []*run // of other shards
 	for _, d := range batch {
 		r := &run{w: w, d: d, shard: at}
 		var err error
@@ -63,6 +61,24 @@ func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 			r.parkAside(kvstate.MalformedKey(d.Seq), kvstate.ReasonMalformed, fmt.Errorf("subject %s: %w", d.Subject(), err))
 			continue
 		}
+		runs = append(runs, r)
+	}
+	switch {
+	case len(runs) == 0:
+	case w.accord.fresh():
+		w.judge(at, runs)
+	default:
+		go w.agreed(runs, func(runs []*run) { w.judge(at, runs) })
+	}
+}
+
+// judge reads the records of deliveries in one request, and goes on when the
+// answer is there. What belongs to other shards is forwarded. It does not block.
+func (w *Worker) judge(at *shard, all []*run) {
+	runs := make([]*run, 0, len(all))
+	keys := make([]command.Token, 0, len(all))
+	var strays []*run
+	for _, r := range all {
 		if w.pool.of(r.env.Token) != at {
 			strays = append(strays, r)
 			continue

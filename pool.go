@@ -123,7 +123,7 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	if _, limited := ctx.Deadline(); !limited {
 		// The client library's own limit is short for a cluster that elects leaders.
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, openTime)
+		ctx, cancel = context.WithTimeout(ctx, openTime+time.Duration(settings.Shards)*time.Second)
 		defer cancel()
 	}
 	js, err := jetstream.New(nc)
@@ -137,9 +137,18 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	defer pipe.Close()
 	c := &creation{ctx: ctx, nc: nc, js: js, pipe: pipe, name: name, topology: topology}
 	if err := c.run(settings); err != nil {
-		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(err))
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(unheardOf(err)))
 	}
 	return nil
+}
+
+// unheardOf turns the error that something does not exist which was made just now into
+// one that passes: on a cluster the server that is asked may not have heard of it yet.
+func unheardOf(err error) error {
+	if isOneOf(err, stream.ErrNoStream, kvstate.ErrNoBucket) {
+		return fmt.Errorf("%w: what was made just now is not known everywhere yet, try again: %v", ErrUnavailable, err) //nolint:errorlint // it is not what the error says
+	}
+	return err
 }
 
 // agree stores the settings of a new pool, or brings wanted and stored ones together.

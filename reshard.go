@@ -46,10 +46,10 @@ type Resharded struct {
 // With the number that the pool has, it brings records to their place that an
 // audit found misplaced. By names who does it, in notes about parked commands.
 func Reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string) (Resharded, error) {
-	return reshard(ctx, nc, pool, shards, by, func(point, id string) error { failAt(point, id); return nil })
+	return reshard(ctx, nc, pool, shards, by, accordTime, func(point, id string) error { failAt(point, id); return nil })
 }
 
-func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, at func(point, id string) error) (Resharded, error) {
+func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, accord time.Duration, at func(point, id string) error) (Resharded, error) {
 	if err := command.ValidateName("pool", pool); err != nil {
 		return Resharded{}, fmt.Errorf("tallyman: reshard: %w", err)
 	}
@@ -63,6 +63,10 @@ func reshard(ctx context.Context, nc *nats.Conn, pool string, shards int, by str
 	}
 	defer pipe.Close()
 	r := &resharding{pool: &Pool{name: pool, nc: nc, pipe: pipe, link: connection{nc, pipe}}, js: js, at: at}
+	r.accord.trust, r.accord.judge = accord, r.unchanged
+	r.accord.read = func(ctx context.Context) (kvstate.Entry, error) {
+		return r.shards[0].bucket.Read(ctx, kvstate.KeySettings)
+	}
 	if err := r.run(ctx, shards, cmp.Or(by, "reshard")); err != nil {
 		return r.done(), fmt.Errorf("tallyman: reshard pool %q: %w", pool, translate(err))
 	}
@@ -86,8 +90,17 @@ type reshardMark struct {
 type underwayError struct{ mark reshardMark }
 
 func (e *underwayError) Error() string {
-	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; complete that with: tallyman reshard --shards %d, or turn it back with: tallyman reshard --shards %d",
-		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.To, e.mark.From)
+	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; %s",
+		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.remedy())
+}
+
+// remedy says how to end what was begun.
+func (m reshardMark) remedy() string {
+	how := fmt.Sprintf("complete that with: tallyman reshard --shards %d", m.To)
+	if m.From != m.To {
+		how += fmt.Sprintf(", or turn it back with: tallyman reshard --shards %d", m.From)
+	}
+	return how
 }
 
 func (e *underwayError) Unwrap() error { return ErrSettings }
@@ -108,6 +121,7 @@ type resharding struct {
 	resumed  bool
 	shards   []*shard // those that exist; nil for those that do not
 	moved    counter
+	accord   accord                       // that nobody else has gone on meanwhile
 	at       func(point, id string) error // where a test may end it
 }
 
@@ -124,7 +138,7 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 	}
 	for _, step := range []func(context.Context) error{r.create, r.move, r.drop, r.commit} {
 		if err := step(ctx); err != nil {
-			return err
+			return r.cutOff(unheardOf(err))
 		}
 	}
 	if to > 1 {
@@ -132,6 +146,15 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 		c.spread(to)
 	}
 	return nil
+}
+
+// cutOff adds to an error that the pool stays closed, and what ends that, unless the error
+// says it, or that somebody else has gone on.
+func (r *resharding) cutOff(err error) error {
+	if isOneOf(err, ErrSettings, ErrBusy) {
+		return err
+	}
+	return fmt.Errorf("%w; until it is complete nobody can open the pool: %s", err, r.mark.remedy())
 }
 
 // begin reads where the pool stands, and stores the mark: from then on nobody
@@ -187,14 +210,18 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 	if err := r.at("reshard-marked", r.pool.name); err != nil {
 		return err
 	}
-	// Whoever had opened the pool by then, and pulls only now.
-	if err := r.pulls(ctx); err != nil {
-		if !r.resumed {
-			err = errors.Join(err, r.put(ctx, nil, r.settings))
-		}
+	// Whoever had opened the pool by then takes on nothing any more once this has passed.
+	if err := sleep(ctx, r.accord.trust); err != nil {
 		return err
 	}
-	return nil
+	err = r.pulls(ctx)
+	if err == nil && !r.resumed {
+		err = r.drained(ctx) // nor has taken on anything meanwhile
+	}
+	if err != nil && !r.resumed {
+		err = errors.Join(err, r.put(ctx, nil, r.settings))
+	}
+	return err
 }
 
 // whole is a limit of the pool, given that of one of its shards.
@@ -268,6 +295,15 @@ func (r *resharding) open(ctx context.Context) error {
 		r.shards[i] = s // without a stream if it was cut off between the two
 		return nil
 	})
+}
+
+// unchanged judges the stored settings: another run may have completed this one, or turned it
+// back, while it was frozen. What it has planned is not to be done any more then.
+func (r *resharding) unchanged(e kvstate.Entry) error {
+	if e.Revision != r.revision {
+		return fmt.Errorf("%w: somebody else has gone on with this meanwhile; look at where the pool stands with tallyman status, and run it again if need be", ErrSettings)
+	}
+	return nil
 }
 
 // commit makes the new number of shards valid, unless a worker pulls that was not

@@ -8,5 +8,5 @@ import (
 
 // ReshardUntil is Reshard that ends with what at returns at one of its points.
 func ReshardUntil(ctx context.Context, nc *nats.Conn, pool string, shards int, by string, at func(point, id string) error) (Resharded, error) {
-	return reshard(ctx, nc, pool, shards, by, at)
+	return reshard(ctx, nc, pool, shards, by, 0, at)
 }

@@ -48,6 +48,9 @@ func (r *resharding) create(ctx context.Context) error {
 	}
 	return eachShard(0, r.mark.To, func(i int) error {
 		name := shardName(r.pool.name, i)
+		if err := r.accord.holds(ctx); err != nil {
+			return err
+		}
 		if err := kvstate.Create(ctx, r.js, kvstate.Config{Pool: name, Replicas: state.Replicas, FirstRevision: highest + 1}); err != nil {
 			return err
 		}
@@ -58,7 +61,7 @@ func (r *resharding) create(ctx context.Context) error {
 			if i == 0 { // whose settings hold the mark
 				return after, nil
 			}
-			return after, mark(ctx, records, place{r.pool.name, i}, after, true)
+			return after, mark(ctx, records, place{r.pool.name, i}, after, nil)
 		}); err != nil {
 			return err
 		}
@@ -152,6 +155,9 @@ func (r *resharding) empty(ctx context.Context, from *shard) error {
 // carry moves one entry: first it is stored where it belongs, then it is taken
 // away here. A crash in between leaves both, and the next run goes on there.
 func (r *resharding) carry(ctx context.Context, m kvstate.Movable, token command.Token, from, home *shard) error {
+	if err := r.accord.holds(ctx); err != nil {
+		return err
+	}
 	if m.Record != nil && m.Record.State == Parked {
 		// For people; the record itself stays as it is, and so does the time of its receipt.
 		text := fmt.Sprintf("from shard %d of %d to shard %d of %d", from.index, r.mark.From, home.index, r.mark.To)
@@ -213,6 +219,9 @@ func (r *resharding) drop(ctx context.Context) error {
 			return err
 		}
 		if err := r.at("reshard-drop", s.name); err != nil {
+			return err
+		}
+		if err := r.accord.renew(ctx); err != nil {
 			return err
 		}
 		if err := stream.Delete(ctx, r.js, s.name); err != nil {

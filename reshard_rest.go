@@ -44,9 +44,8 @@ func (r *resharding) pulls(ctx context.Context) error {
 	return nil
 }
 
-// atRest returns an error unless the streams are empty and the books closed.
-func (r *resharding) atRest(ctx context.Context) error {
-	books := make([]audit.Shard, r.mark.From)
+// drained returns an error while a stream holds commands.
+func (r *resharding) drained(ctx context.Context) error {
 	for i, s := range r.shards[:r.mark.From] {
 		state, err := s.stream.State(ctx)
 		if err != nil {
@@ -55,6 +54,17 @@ func (r *resharding) atRest(ctx context.Context) error {
 		if state.Messages > 0 {
 			return fmt.Errorf("%w: the stream of shard %d holds %d commands: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, state.Messages)
 		}
+	}
+	return nil
+}
+
+// atRest returns an error unless the streams are empty and the books closed.
+func (r *resharding) atRest(ctx context.Context) error {
+	if err := r.drained(ctx); err != nil {
+		return err
+	}
+	books := make([]audit.Shard, r.mark.From)
+	for i, s := range r.shards[:r.mark.From] {
 		books[i] = audit.Shard{Commands: s.stream, Records: s.bucket}
 	}
 	report, err := audit.RunShards(ctx, books, audit.Options{})

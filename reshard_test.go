@@ -263,6 +263,9 @@ func TestReshard_CutOffAnywhere(t *testing.T) {
 				if !errors.Is(err, errCut) {
 					t.Fatalf("seed %d, after %d cuts: %v", seed, cuts, err)
 				}
+				if at := where.Load().(string); at != "reshard-marked" && !strings.Contains(err.Error(), fmt.Sprintf("complete that with: tallyman reshard --shards %d", c.to)) {
+					t.Errorf("cut off at %s: got %v, want it to name the remedy", at, err)
+				}
 				points[where.Load().(string)] = true
 				if cuts++; cuts > 500 {
 					t.Fatalf("seed %d: it never ends", seed)
@@ -501,4 +504,32 @@ func TestReshard_Cluster(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// One that was frozen while another completed it, and yet another went elsewhere, must not go on.
+func TestReshard_Overtaken(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"reshard-created", "reshard-moved", "reshard-drop"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			s := scatter(t, 3)
+			overtaken := false
+			_, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", 2, "ann", func(point, _ string) error {
+				if point != where || overtaken {
+					return nil
+				}
+				overtaken = true
+				for _, shards := range []int{2, 5} {
+					if _, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", shards, "bob", func(string, string) error { return nil }); err != nil {
+						t.Errorf("bob: %v", err)
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, tallyman.ErrSettings) {
+				t.Errorf("ann: got %v, want %v", err, tallyman.ErrSettings)
+			}
+			s.whole(t, 5)
+		})
+	}
 }

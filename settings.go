@@ -3,6 +3,7 @@ package tallyman
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -194,6 +195,8 @@ type storedSettings struct {
 	ShardOf       string `json:"shard_of,omitempty"` // see place
 	Shard         int    `json:"shard,omitempty"`
 
+	Begun *beginning `json:"begun,omitempty"` // in the bucket of shard 1, from when the pool was made
+
 	Reshard *reshardMark `json:"reshard,omitempty"` // in the first bucket, while it is under way
 }
 
@@ -221,10 +224,13 @@ func (s Settings) stored(at place, recordVersion int) storedSettings {
 	}
 }
 
+// errGarbled means that what lies there as settings cannot be read at all.
+var errGarbled = errors.New("the stored settings are no JSON")
+
 func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
 	var in storedSettings
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Settings{}, place{}, fmt.Errorf("%w: the stored settings are no JSON: %w; restore key _pool or run tallyman init --change", ErrSettings, err)
+		return Settings{}, place{}, fmt.Errorf("%w: %w: %w; restore key _pool or run tallyman init --change", ErrSettings, errGarbled, err)
 	}
 	at := place{in.ShardOf, in.Shard}
 	switch {

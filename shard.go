@@ -1,9 +1,13 @@
 package tallyman
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"sync"
 
@@ -124,7 +128,7 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 		have, is, err := decodeSettings(e.Raw, kvstate.Version)
 		switch {
 		case is != at:
-			return misplaced(at, is)
+			return strange(at, is, err)
 		case err != nil:
 			return fmt.Errorf("shard %d: %w", i, err)
 		case have.Shards != len(p.shards):
@@ -138,6 +142,15 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 
 // remedy says how to make what is missing of the pool.
 func (p *Pool) remedy() string { return "create it with: tallyman init --pool " + p.name }
+
+// strange says what is wrong with a shard's bucket that does not say that it is one; err
+// is what its settings do not decode for.
+func strange(at, is place, err error) error {
+	if errors.Is(err, errGarbled) {
+		return fmt.Errorf("%w: bucket %q, which would be shard %d: %w; if it is the shard, delete them with nats kv del %s %s, then run tallyman init --pool %s", ErrSettings, at, at.index, errGarbled, at, kvstate.KeySettings, at.pool)
+	}
+	return misplaced(at, is)
+}
 
 // misplaced says that a bucket, wanted as one thing, is another.
 func misplaced(want, is place) error {
@@ -155,52 +168,102 @@ func misplaced(want, is place) error {
 // marked as the pool's, and no pool. The mark of shard 1 comes first of all
 // and says how many there will be, so that whoever repeats the act ends up with the same.
 
-// planned returns how many shards the pool has or will have, and whether its
-// settings say so already.
-func (c *creation) planned(want Settings) (n int, settled bool, err error) {
+// planned returns the settings that the pool is to have, with the number of
+// shards, and whether there is one already. What was begun and
+// not made to the end rules whatever is not stated.
+func (c *creation) planned(want Settings) (planned Settings, settled bool, err error) {
 	raw, err := c.stored(0)
 	if err != nil {
-		return 0, false, err
+		return Settings{}, false, err
 	}
-	var have Settings
 	if raw != nil {
-		var is place
-		if have, is, err = decodeSettings(raw, kvstate.Version); is != (place{}) {
-			return 0, false, misplaced(place{}, is)
+		have, is, err := decodeSettings(raw, kvstate.Version)
+		if is != (place{}) {
+			return Settings{}, false, misplaced(place{}, is)
 		}
 		if err == nil {
-			return have.Shards, true, have.Require(Settings{Shards: want.Shards})
+			err = have.Require(Settings{Shards: want.Shards})
+			want.Shards = have.Shards
+			return want, true, err
 		}
 		if !c.topology.Change || isUnderway(err) {
-			return 0, false, err
+			return Settings{}, false, err
 		}
 	}
-	begun, err := c.begun()
+	begun, how, err := c.begun()
 	switch {
 	case err != nil:
-		return 0, false, err
-	case begun > 0 && want.Shards > 0 && begun != want.Shards:
-		return 0, false, errBegun(c.name, begun)
+		return Settings{}, false, err
+	case begun == Settings{}:
+		want.Shards = max(want.Shards, 1)
+		return want, false, nil
+	case want.Shards > 0 && begun.Shards != want.Shards, want.Removal != "" && begun.Removal != want.Removal:
+		return Settings{}, false, errBegun(c.name, begun)
 	}
-	return max(want.Shards, begun, 1), false, nil
+	if how != nil {
+		c.topology = how.under(c.topology)
+	}
+	return want.over(begun), false, nil
 }
 
-// begun returns how many shards a pool was to have that was not made to the
-// end, 0 if there is no trace of one.
-func (c *creation) begun() (int, error) {
+// begun returns with which settings, and how, a pool was begun that was not made to the
+// end; zero if there is no trace of one.
+func (c *creation) begun() (Settings, *beginning, error) {
 	raw, err := c.stored(1)
 	if err != nil || raw == nil {
-		return 0, err
+		return Settings{}, nil, err
 	}
 	have, is, err := decodeSettings(raw, kvstate.Version)
 	if is != (place{c.name, 1}) {
-		return 0, nil // somebody else's
+		return Settings{}, nil, nil // somebody else's
 	}
-	return have.Shards, err
+	return have, beginningOf(raw), err
 }
 
-func errBegun(pool string, n int) error {
-	return fmt.Errorf("%w: pool %q was begun with %d shards; repeat with --shards %d, or remove the streams of shards 1 to %d first", ErrSettings, pool, n, n, n-1)
+// beginning is the topology with which a pool of several shards was begun. It lies
+// in the mark of shard 1.
+type beginning struct {
+	Replicas    int      `json:"replicas,omitempty"`
+	Queues      []string `json:"queues,omitempty"`
+	MaxBytes    int64    `json:"max_bytes,omitempty"`
+	MaxCommands int64    `json:"max_commands,omitempty"`
+}
+
+// beginning returns what the mark of a shard is to say about it; nil if it is none
+// to say it, or the pool exists.
+func (c *creation) beginning(index int, settled bool) *beginning {
+	if settled {
+		return nil
+	}
+	b := &beginning{}
+	if t := c.topology; index == 1 {
+		*b = beginning{Replicas: t.Replicas, Queues: t.Queues, MaxBytes: t.MaxBytes, MaxCommands: t.MaxCommands}
+	}
+	return b
+}
+
+// under fills in what t leaves open.
+func (b *beginning) under(t Topology) Topology {
+	t.Replicas = cmp.Or(t.Replicas, b.Replicas)
+	t.MaxBytes = cmp.Or(t.MaxBytes, b.MaxBytes)
+	t.MaxCommands = cmp.Or(t.MaxCommands, b.MaxCommands)
+	if len(t.Queues) == 0 {
+		t.Queues = b.Queues
+	}
+	return t
+}
+
+func beginningOf(raw []byte) *beginning {
+	var in storedSettings
+	if json.Unmarshal(raw, &in) != nil {
+		return nil
+	}
+	return in.Begun
+}
+
+func errBegun(pool string, begun Settings) error {
+	n := begun.Shards
+	return fmt.Errorf("%w: pool %q was begun with %d shards and removal %s; repeat with --shards %d --removal %s, or remove the streams of shards 1 to %d first", ErrSettings, pool, n, begun.Removal, n, begun.Removal, n-1)
 }
 
 // stored returns the settings in the bucket of a shard; nil if there are none, or no bucket.
@@ -226,14 +289,22 @@ func (c *creation) vacant(index int) error {
 	if err != nil || raw == nil {
 		return err
 	}
-	if _, is, _ := decodeSettings(raw, kvstate.Version); is != at { // mark says what else is wrong
-		return misplaced(at, is)
+	if _, is, err := decodeSettings(raw, kvstate.Version); is != at { // mark says what else is wrong
+		return strange(at, is, err)
 	}
 	return nil
 }
 
-// mark stores in a shard's bucket whose it is.
-func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, settled bool) error {
+// mark stores in a shard's bucket whose it is. Begun says that the pool does not exist yet.
+func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, begun *beginning) error {
+	in := s.stored(at, kvstate.Version)
+	if begun != nil && !reflect.DeepEqual(*begun, beginning{}) {
+		in.Begun = begun
+	}
+	body, err := json.MarshalIndent(in, "", "  ")
+	if err != nil {
+		return err
+	}
 	for {
 		e, err := records.Read(ctx, kvstate.KeySettings)
 		if err != nil {
@@ -243,16 +314,12 @@ func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, set
 			have, is, err := decodeSettings(e.Raw, kvstate.Version)
 			switch {
 			case is != at:
-				return misplaced(at, is)
-			case err == nil && have == s:
+				return strange(at, is, err)
+			case bytes.Equal(e.Raw, body):
 				return nil
-			case err == nil && !settled && have.Shards != s.Shards:
-				return errBegun(at.pool, have.Shards)
+			case err == nil && begun != nil && have.Shards != s.Shards:
+				return errBegun(at.pool, have)
 			}
-		}
-		body, err := s.encode(at, kvstate.Version)
-		if err != nil {
-			return err
 		}
 		if err := records.PutWait(ctx, kvstate.KeySettings, body, e.Revision); !errors.Is(err, kvstate.ErrStale) {
 			return err

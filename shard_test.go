@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
@@ -168,6 +169,109 @@ func TestShards_CreateIsRepeatable(t *testing.T) {
 				t.Errorf("shards: got %d, want 3", n)
 			}
 		})
+	}
+}
+
+// Whoever repeats it need not know how it was begun: the remedy that the errors name
+// gives no flags.
+func TestShards_CreateGoesOnAsBegun(t *testing.T) {
+	t.Parallel()
+	settings := tallyman.Settings{Shards: 3, Lease: 2 * time.Second, Removal: tallyman.RemovalSweep, Commit: tallyman.CommitGroup}
+	topology := tallyman.Topology{Queues: []string{"default", "slow"}, MaxCommands: 300}
+	for _, c := range []struct {
+		name string
+		lost []string
+	}{
+		{"before the first shard", []string{"main_commands", "KV_main"}},
+		{"right after the first mark", []string{"main_commands", "KV_main", "main_1_commands", "main_2_commands", "KV_main_2"}},
+		{"a stream was removed by hand", []string{"main_1_commands"}},
+		{"a shard was removed by hand", []string{"main_2_commands", "KV_main_2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, nc := t.Context(), pooltest.Connect(t, pooltest.Server(t).URL())
+			js := pooltest.JetStream(t, nc)
+			if err := tallyman.Create(ctx, nc, "main", settings, topology); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range c.lost {
+				if err := js.DeleteStream(ctx, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tallyman.Create(ctx, nc, "main", tallyman.Settings{Removal: tallyman.RemovalAck}, tallyman.Topology{}); !errors.Is(err, tallyman.ErrSettings) || !strings.Contains(err.Error(), "removal") {
+				t.Errorf("with another removal: got %v, want ErrSettings that names it", err)
+			}
+			if err := tallyman.Create(ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+				t.Fatal(err)
+			}
+			p := pooltest.Open(t, nc)
+			if want := settings; p.Settings().WithDefaults() != want.WithDefaults() {
+				t.Errorf("got %+v, want %+v", p.Settings(), want)
+			}
+			for _, s := range p.Shards() {
+				queues, err := s.Commands.Queues(ctx)
+				if err != nil || len(queues) != 2 || queues[0].Lease != settings.Lease {
+					t.Errorf("shard %d: got queues %+v, %v, want two with their lease", s.Index, queues, err)
+				}
+				if state, err := s.Commands.State(ctx); err != nil || state.MaxMsgs != 100 {
+					t.Errorf("shard %d: got %+v, %v, want room for 100 commands", s.Index, state, err)
+				}
+			}
+		})
+	}
+}
+
+// Settings that cannot be read at all say nothing about whose the bucket is. Each
+// error names what mends it, and that does.
+func TestShards_GarbledSettings(t *testing.T) {
+	t.Parallel()
+	ctx, nc := t.Context(), pooltest.Connect(t, pooltest.Server(t).URL())
+	js := pooltest.JetStream(t, nc)
+	settings := tallyman.Settings{Shards: 3, Lease: 2 * time.Second}
+	if err := tallyman.Create(ctx, nc, "main", settings, tallyman.Topology{}); err != nil {
+		t.Fatal(err)
+	}
+	fails := func(err error, want string) {
+		t.Helper()
+		if !errors.Is(err, tallyman.ErrSettings) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want ErrSettings with %q", err, want)
+		}
+	}
+	open := func() error {
+		p, err := tallyman.Open(ctx, nc, "main")
+		if err == nil {
+			if p.Settings().WithDefaults() != settings.WithDefaults() {
+				t.Errorf("got %+v, want %+v", p.Settings(), settings)
+			}
+			return p.Close()
+		}
+		return err
+	}
+	create := func(change bool) error {
+		return tallyman.Create(ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{Change: change})
+	}
+	for bucket, remedy := range map[string]string{"main": "init --change", "main_2": "nats kv del main_2 _pool"} {
+		kv, err := js.KeyValue(ctx, bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kv.Put(ctx, string(kvstate.KeySettings), []byte("no JSON")); err != nil {
+			t.Fatal(err)
+		}
+		fails(open(), remedy)
+		fails(create(false), remedy)
+		if bucket != "main" {
+			if err := kv.Delete(ctx, string(kvstate.KeySettings)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := create(bucket == "main"); err != nil {
+			t.Errorf("%s: what the error advises: %v", bucket, err)
+		}
+		if err := open(); err != nil {
+			t.Errorf("%s: open after that: %v", bucket, err)
+		}
 	}
 }
 

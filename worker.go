@@ -69,6 +69,9 @@ type Worker struct {
 	handlers context.Context // parent of every handler's context
 	stop     context.CancelCauseFunc
 
+	accord accord                  // about the layout of the pool
+	end    context.CancelCauseFunc // stops fetching, and so Run, because of an error
+
 	life context.Context // of everything that sees a delivery through
 	die  context.CancelFunc
 
@@ -125,6 +128,12 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w.life, w.die = context.WithCancel(context.Background())
 	w.slots.init(cfg.Concurrency)
 	w.notes = newNotebook(p.of, w.log)
+	w.accord.judge, w.accord.trust = p.sameLayout, accordTime
+	if p.nc != nil { // a double is never spread anew
+		w.accord.read = func(ctx context.Context) (kvstate.Entry, error) {
+			return p.shards[0].records.Read(ctx, kvstate.KeySettings)
+		}
+	}
 	w.sweepers = newSweepers(w)
 	w.keeper = lease.NewKeeper(lease.Terms{Wait: p.settings.Lease}, w.beat)
 	seen := map[string]bool{}
@@ -174,8 +183,9 @@ func (w *Worker) InFlight() (held, running int) { return w.slots.counts() }
 
 // Run works until ctx ends, then drains: it fetches no more, hands back what
 // has not begun, gives handlers the drain time and settles what they did. It
-// returns nil after that. Errors: ErrNoQueue and ErrSettings at the start, or
-// that the connection was closed for good.
+// returns nil after that. Errors: ErrNoQueue and ErrSettings at the start,
+// ErrSettings once the pool has been spread over another number of shards, or that
+// the connection was closed for good.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.pool.persist(ctx, w.check); err != nil {
 		if ctx.Err() != nil {
@@ -199,6 +209,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 
 	fetching, stopFetching := context.WithCancelCause(ctx)
+	w.end = stopFetching
 	var fetchers sync.WaitGroup
 	for _, f := range w.fetchers {
 		fetchers.Go(func() {
@@ -239,7 +250,7 @@ func (w *Worker) check(ctx context.Context) error {
 			return fmt.Errorf("%w: %v; create it with: tallyman init --pool %s --queue %s", ErrNoQueue, from, pool.name, from.queue)
 		}
 		if err != nil {
-			return translate(err)
+			return withRemedy(translate(err), ErrNoPool, pool.remedy())
 		}
 		if q.Lease != pool.settings.Lease {
 			return fmt.Errorf("%w: the consumer of queue %v has an ack wait of %v, the pool's lease is %v; run tallyman init --pool %s --queue %s", ErrSettings, from, q.Lease, pool.settings.Lease, pool.name, from.queue)
@@ -286,6 +297,7 @@ func (w *Worker) notice(from source, err error) {
 	w.trouble[from] = err
 	if err != nil {
 		w.log.Warn("cannot fetch", "queue", from.queue, "stream", stream.Name(from.shard.name), "error", err)
+		go w.recheck() // a shard that has gone takes its consumers along
 	} else {
 		w.log.Info("fetching again", "queue", from.queue, "stream", stream.Name(from.shard.name))
 	}
@@ -314,7 +326,10 @@ func (w *Worker) Ready(ctx context.Context) error {
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
 			continue
 		}
-		if age := since(f.Alive()); (f.Alive().IsZero() || age > limit) && w.want() > 0 {
+		if f.Alive().IsZero() && w.want() > 0 {
+			return fmt.Errorf("tallyman: no pull from queue %v has been answered yet", w.sources[i])
+		}
+		if age := since(f.Alive()); age > limit && w.want() > 0 {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}

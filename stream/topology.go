@@ -238,14 +238,18 @@ func (s *Stream) Queues(ctx context.Context) ([]Queue, error) {
 	return queues, nil
 }
 
-// Queue returns the state of one queue. ErrNoQueue means that it does not exist.
+// Queue returns the state of one queue. ErrNoQueue means that it does not exist,
+// ErrNoStream that its stream does not either.
 func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 	cons, err := s.js.Consumer(ctx, s.name, name)
 	if err != nil {
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			err = ErrNoQueue
 		}
-		return Queue{}, fmt.Errorf("stream: queue %q: %w", name, err)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			err = ErrNoStream
+		}
+		return Queue{}, fmt.Errorf("stream: queue %q of %q: %w", name, s.name, err)
 	}
 	return s.queueOf(cons.CachedInfo()), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/journal"
@@ -20,8 +21,11 @@ import (
 const (
 	// initPatience is how long init keeps trying while the cluster is not ready.
 	initPatience = 30 * time.Second
-	// initTry bounds one try: a stream without a leader answers nothing.
+	// initTry bounds one try, or a third of the patience does if that is more: a stream
+	// without a leader answers nothing.
 	initTry = 10 * time.Second
+	// initShard is what each shard adds to the patience.
+	initShard = time.Second
 )
 
 type initCommand struct {
@@ -79,7 +83,7 @@ func (c *initCommand) create(ctx context.Context, nc *nats.Conn, pool string) er
 	topology := tallyman.Topology{
 		Replicas: c.Replicas, Queues: c.Queue, MaxBytes: c.MaxBytes, MaxCommands: c.MaxCommands, Change: c.Change,
 	}
-	return persist(ctx, initPatience, c.stderr, func(ctx context.Context) error {
+	return persist(ctx, initPatience+time.Duration(c.Shards)*initShard, c.stderr, func(ctx context.Context) error {
 		if err := tallyman.Create(ctx, nc, pool, settings, topology); err != nil || !c.Journal {
 			return err
 		}
@@ -98,7 +102,7 @@ func persist(ctx context.Context, patience time.Duration, stderr io.Writer, do f
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 2*time.Second
 	told := false
 	for {
-		try, cancel := context.WithTimeout(ctx, initTry)
+		try, cancel := context.WithTimeout(ctx, max(initTry, patience/3))
 		err := do(try)
 		cancel()
 		d := pause.NextBackOff()
@@ -121,7 +125,9 @@ func persist(ctx context.Context, patience time.Duration, stderr io.Writer, do f
 func passing(err error) bool {
 	for _, e := range []error{
 		tallyman.ErrUnavailable, stream.ErrUnavailable, stream.ErrIndeterminate,
-		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrDisconnected,
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrDisconnected, nats.ErrConnectionReconnecting, nats.ErrStaleConnection,
+		nats.ErrReconnectBufExceeded, // nothing is kept for a server that is away
+		nats.ErrNoResponders, jetstream.ErrNoHeartbeat,
 	} {
 		if errors.Is(err, e) {
 			return true

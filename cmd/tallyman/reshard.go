@@ -51,7 +51,7 @@ func (c *reshardCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 // persist goes on where it was cut off because a server was away for a moment, or
 // a stream that was just made had no leader yet.
 func (c *reshardCommand) persist(ctx context.Context, nc *nats.Conn, pool, by string) (all tallyman.Resharded, err error) {
-	until := time.Now().Add(initPatience)
+	until := time.Now().Add(initPatience + time.Duration(c.Shards)*initShard)
 	moved := uint64(0)
 	for {
 		done, err := tallyman.Reshard(ctx, nc, pool, c.Shards, by)
