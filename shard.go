@@ -198,12 +198,27 @@ func (c *creation) planned(want Settings) (planned Settings, settled bool, err e
 		want.Shards = max(want.Shards, 1)
 		return want, false, nil
 	case want.Shards > 0 && begun.Shards != want.Shards, want.Removal != "" && begun.Removal != want.Removal:
-		return Settings{}, false, errBegun(c.name, begun)
+		return Settings{}, false, c.differs(want, begun)
 	}
 	if how != nil {
 		c.topology = how.under(c.topology)
 	}
 	return want.over(begun), false, nil
+}
+
+// differs says why a pool cannot get what is wanted that was begun otherwise. One
+// that was made to the end holds commands, whatever has become of its settings: nobody is
+// told to remove its streams.
+func (c *creation) differs(want, begun Settings) error {
+	switch _, err := stream.Open(c.ctx, c.nc, c.js, c.pipe, c.name); {
+	case errors.Is(err, stream.ErrNoStream):
+		return errBegun(c.name, begun)
+	case err != nil:
+		return err
+	case want.Shards > 0 && begun.Shards != want.Shards:
+		return begun.Require(Settings{Shards: want.Shards})
+	}
+	return errRemoval(begun.Removal)
 }
 
 // begun returns with which settings, and how, a pool was begun that was not made to the
