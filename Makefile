@@ -37,7 +37,7 @@ test: ## run the tests
 
 .PHONY: race
 race: ## run the tests under the race detector, as CI does
-	go test -race -timeout $(TIMEOUT) $(PACKAGES)
+	GORACE=atexit_sleep_ms=10 go test -race -timeout $(TIMEOUT) $(PACKAGES)
 
 .PHONY: sweep
 sweep: ## run the tests of workers, desk and journal, and real faults, on pools whose commands are swept out
