@@ -41,8 +41,8 @@ race: ## run the tests under the race detector, as CI does
 
 .PHONY: sweep
 sweep: ## run the tests of workers, desk and journal, and real faults, on pools whose commands are swept out
-	TALLYMAN_REMOVAL=sweep go test -count=1 -timeout $(TIMEOUT) -run 'Worker|Invariant|Producer|Requeue|Bulk|Cancel|Relay|Audit' . ./desk ./journal
-	TALLYMAN_REMOVAL=sweep go test -tags failpoints -count=1 -timeout $(TIMEOUT) -run 'TestKill' ./tests/e2e/
+	TALLYMAN_REMOVAL=sweep go test -count=1 -timeout $(TIMEOUT) -run 'TestWorker|Invariant|Requeue|Bulk|Cancel|Relay' . ./desk ./journal
+	TALLYMAN_REMOVAL=sweep go test -tags failpoints -count=1 -timeout $(TIMEOUT) -run 'TestKill$$' ./tests/e2e/
 
 .PHONY: postgres
 postgres: ## run the tests of the outbox beside a private PostgreSQL
