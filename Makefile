@@ -41,7 +41,7 @@ race: ## run the tests under the race detector, as CI does
 
 .PHONY: sweep
 sweep: ## run the tests of workers, desk and journal, and real faults, on pools whose commands are swept out
-	TALLYMAN_REMOVAL=sweep go test -count=1 -timeout $(TIMEOUT) -run 'TestWorker|Invariant|Requeue|Bulk|Cancel|Relay' . ./desk ./journal
+	TALLYMAN_REMOVAL=sweep go test -count=1 -timeout $(TIMEOUT) -run 'Invariant|Worker_Drain|Worker_Failed|Worker_Park|Worker_Take|Requeue|Bulk|Cancel|Relay' . ./desk ./journal
 	TALLYMAN_REMOVAL=sweep go test -tags failpoints -count=1 -timeout $(TIMEOUT) -run 'TestKill$$' ./tests/e2e/
 
 .PHONY: postgres
