@@ -111,11 +111,12 @@ type Topology struct {
 }
 
 // Create makes the pool's stream, bucket and consumers, and stores its
-// settings. While the cluster has no leader yet it fails with ErrUnavailable or
-// a timeout, and may be repeated. It is the operator's act and needs the right to create assets;
+// settings. It is the operator's act and needs the right to create assets;
 // workers and producers get by without. It is safe to repeat: zero fields of
 // settings leave those of an existing pool as they are, and fields that differ
-// are refused with ErrSettings unless topology.Change is set.
+// are refused with ErrSettings unless topology.Change is set. While the cluster
+// has no leader yet it fails with ErrUnavailable; what gets no answer is asked
+// again, until ctx ends or 30 s and a second for each shard are over.
 func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, topology Topology) error {
 	if err := command.ValidateName("pool", name); err != nil {
 		return fmt.Errorf("tallyman: create pool: %w", err)
@@ -135,8 +136,10 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
 	}
 	defer pipe.Close()
-	c := &creation{ctx: ctx, nc: nc, js: js, pipe: pipe, name: name, topology: topology}
-	if err := c.run(settings); err != nil {
+	if err := pipeline.Again(ctx, createTime+time.Duration(settings.Shards)*time.Second, func(ctx context.Context) error {
+		c := &creation{ctx: ctx, nc: nc, js: js, pipe: pipe, name: name, topology: topology}
+		return c.run(settings)
+	}); err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(unheardOf(err)))
 	}
 	return nil
@@ -290,6 +293,8 @@ const (
 	openTime = 30 * time.Second
 	// askTime bounds one such question.
 	askTime = 5 * time.Second
+	// createTime bounds one try to make a pool; each shard adds a second.
+	createTime = 10 * time.Second
 )
 
 // persist calls f until it succeeds, fails for good, or ctx ends: while a

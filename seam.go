@@ -24,7 +24,7 @@ type records interface {
 	WriteWait(ctx context.Context, key command.Token, r *kvstate.Record) (uint64, error)
 	Put(key command.Token, value []byte, expire bool, done func(revision uint64, err error)) error
 	Note(ctx context.Context, about command.Token, unique string, n *kvstate.Note) error
-	Probe(key command.Token, done func(error)) error
+	Probe(ctx context.Context, key command.Token) error
 	Limit() int
 }
 

@@ -212,11 +212,7 @@ var recordBehaviours = map[string]func(*testing.T, *seam){
 		}
 	},
 	"a probe is stored": func(t *testing.T, s *seam) {
-		probed := make(chan error, 1)
-		if err := s.shards[0].records.Probe(kvstate.ProbeKey("w"), func(err error) { probed <- err }); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-probed; err != nil {
+		if err := s.shards[0].records.Probe(t.Context(), kvstate.ProbeKey("w")); err != nil {
 			t.Error(err)
 		}
 		if e := s.read(t, kvstate.ProbeKey("w")); e.Revision == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -355,18 +356,5 @@ func (s *submission) compareWithSettled(ctx context.Context, first stream.Stored
 var errGone = fmt.Errorf("the server takes it for a copy, within its window of %v, of one that is neither in the stream nor on record", stream.DuplicateWindow)
 
 func (s *submission) publishWait(ctx context.Context, publish func(command.Envelope, func(stream.Accepted, error)) error) (stream.Accepted, error) {
-	type answer struct {
-		ok  stream.Accepted
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := publish(s.env, func(ok stream.Accepted, err error) { answers <- answer{ok, err} }); err != nil {
-		return stream.Accepted{}, err
-	}
-	select {
-	case a := <-answers:
-		return a.ok, a.err
-	case <-ctx.Done():
-		return stream.Accepted{}, fmt.Errorf("%w: %w", stream.ErrIndeterminate, context.Cause(ctx))
-	}
+	return pipeline.AwaitWrite(ctx, func(done func(stream.Accepted, error)) error { return publish(s.env, done) })
 }

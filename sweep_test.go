@@ -381,7 +381,7 @@ func TestSweep_ConsumerSetForward(t *testing.T) {
 func TestSweep_AfterReceiptsExpired(t *testing.T) {
 	t.Parallel()
 	settings := sweeping
-	settings.Retention = time.Second
+	settings.Retention = 3 * time.Second
 	r := newRig(t, settings, tallyman.Topology{})
 	_, stop := sweeper(t, r.Pool, tallyman.SweepPace{Off: true}, tallyman.WorkerConfig{Mux: handle("echo", echo)})
 	old := r.many(t, "", "old", 5)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -159,7 +160,7 @@ func (b *batch) named(ctx context.Context) error {
 		}
 		found := map[command.Token]kvstate.Entry{}
 		if len(keys) > 0 {
-			entries, err := b.readMany(ctx, keys)
+			entries, err := pipeline.Await(ctx, func(done func([]kvstate.Entry, error)) error { return b.d.records.ReadMany(keys, done) })
 			if err != nil {
 				return err
 			}
@@ -177,23 +178,6 @@ func (b *batch) named(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (b *batch) readMany(ctx context.Context, keys []command.Token) ([]kvstate.Entry, error) {
-	type answer struct {
-		entries []kvstate.Entry
-		err     error
-	}
-	answers := make(chan answer, 1)
-	if err := b.d.records.ReadMany(keys, func(entries []kvstate.Entry, err error) { answers <- answer{entries, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		return a.entries, a.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // single deals with an id whose record is not there or not parked, as far as

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -100,14 +101,11 @@ func (d *Desk) note(ctx context.Context, queue string, p Pause) error {
 	if err != nil {
 		return err
 	}
-	answers := make(chan error, 1)
-	if err := d.records.Put(kvstate.PauseKey(queue), body, false, func(_ uint64, err error) { answers <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answers:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return d.put(ctx, kvstate.PauseKey(queue), body)
+}
+
+// put stores an entry that is no record, and stays.
+func (d *Desk) put(ctx context.Context, key command.Token, value []byte) error {
+	_, err := pipeline.Await(ctx, func(done func(uint64, error)) error { return d.records.Put(key, value, false, done) })
+	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -95,16 +96,7 @@ func asideWhy(reason kvstate.Reason) string {
 // writeBeside writes a record that has no room for its payload: that gets an
 // entry of its own first.
 func (d *Desk) writeBeside(ctx context.Context, key command.Token, next *kvstate.Record) (kvstate.Entry, bool, error) {
-	answers := make(chan error, 1)
-	err := d.records.Put(kvstate.PayloadKey(key), next.Command.Payload, false, func(_ uint64, err error) { answers <- err })
-	if err == nil {
-		select {
-		case err = <-answers:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	}
-	if err != nil {
+	if err := d.put(ctx, kvstate.PayloadKey(key), next.Command.Payload); err != nil {
 		return kvstate.Entry{}, false, fmt.Errorf("keep its payload beside the record: %w", err)
 	}
 	without := *next.Command
@@ -154,22 +146,11 @@ func inline(e kvstate.Entry) (s *sending, whole bool, err error) {
 
 // try publishes once and waits for the answer.
 func (d *Desk) try(ctx context.Context, s *sending) error {
-	answers := make(chan error, 1)
-	err := d.commands.Republish(s.env, func(ok stream.Accepted, err error) {
-		if err == nil {
-			s.ok = ok
-		}
-		answers <- err
-	})
-	if err != nil {
-		return err
+	ok, err := pipeline.AwaitWrite(ctx, func(done func(stream.Accepted, error)) error { return d.commands.Republish(s.env, done) })
+	if err == nil {
+		s.ok = ok
 	}
-	select {
-	case err := <-answers:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", stream.ErrIndeterminate, context.Cause(ctx))
-	}
+	return err
 }
 
 // errForeign means that what is in the stream under this id is another command.

@@ -178,29 +178,15 @@ func (c *commit) look(ctx context.Context) (head, *Entry, error) {
 func (c *commit) write(ctx context.Context, h head) error {
 	c.at = h.at
 	c.msg.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(h.at, 10)}
-	type answer struct {
-		seq uint64
-		err error
+	ack, err := pipeline.AwaitWrite(ctx, func(done func(pipeline.PubAck, error)) error { return c.j.pipe.Publish(c.msg, done) })
+	if err == nil {
+		c.entry.StreamSeq = ack.Sequence
+		return nil
 	}
-	answers := make(chan answer, 1)
-	err := c.j.pipe.Send(c.msg, pipeline.OnAck(func(ack pipeline.PubAck, err error) { answers <- answer{ack.Sequence, err} }))
-	if err != nil {
-		return err // nothing was sent
-	}
-	select {
-	case a := <-answers:
-		if a.err == nil {
-			c.entry.StreamSeq = a.seq
-			return nil
-		}
-		if errors.Is(a.err, errIndeterminate) {
-			c.sent = true
-		}
-		return classify(a.err)
-	case <-ctx.Done():
+	if errors.Is(err, errIndeterminate) {
 		c.sent = true
-		return fmt.Errorf("%w: %w", errIndeterminate, context.Cause(ctx))
 	}
+	return classify(err)
 }
 
 // find returns decision seq of a run, which lies between two sequences of the

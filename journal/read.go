@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -39,50 +38,16 @@ func (j *Journal) tokenIn(subject string) command.Token {
 
 // get asks the stream's leader for one message. errNoEntry means that there is none.
 func (j *Journal) get(ctx context.Context, query map[string]any) (stored, error) {
-	body, err := json.Marshal(query)
+	m, err := j.pipe.Get(ctx, j.stream, query)
 	if err != nil {
-		return stored{}, err
+		return stored{}, classify(err)
 	}
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + j.stream, Data: body}
-	if err := j.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
-		return stored{}, err
-	}
-	var a answer
-	select {
-	case a = <-answers:
-	case <-ctx.Done():
-		return stored{}, context.Cause(ctx)
-	}
-	if a.err != nil {
-		return stored{}, a.err
-	}
-	var got struct {
-		Error   *pipeline.APIError `json:"error"`
-		Message struct {
-			Seq     uint64    `json:"seq"`
-			Subject string    `json:"subject"`
-			Hdrs    []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(a.m.Data, &got); err != nil {
-		return stored{}, fmt.Errorf("%w: %w", pipeline.ErrGarbled, err)
-	}
-	if got.Error != nil {
-		return stored{}, classify(got.Error)
-	}
-	s := stored{seq: got.Message.Seq, token: j.tokenIn(got.Message.Subject), body: got.Message.Data, at: got.Message.Time}
-	if len(got.Message.Hdrs) > 0 {
-		// Headers that do not decode leave the message without its checksum, which is damage.
-		s.header, _ = nats.DecodeHeadersMsg(got.Message.Hdrs)
-	}
-	return s, nil
+	return j.stored(m), nil
+}
+
+// stored takes a message as it is read. Without headers it has no checksum, which is damage.
+func (j *Journal) stored(m pipeline.Stored) stored {
+	return stored{seq: m.Seq, token: j.tokenIn(m.Subject), header: m.Header, body: m.Data, at: m.At}
 }
 
 // last returns the last decision of a run as the stream's leader has it, nil if there is none.
@@ -101,9 +66,7 @@ func (j *Journal) last(ctx context.Context, token command.Token) (*Entry, error)
 // replica may answer, so what is missing at the end may just not be there yet.
 func (j *Journal) page(ctx context.Context, subject string, from uint64) ([]stored, error) {
 	q := pipeline.Query{Stream: j.stream, From: from, Subject: subject, Batch: pageSize, Bytes: pageBytes}
-	read, _, err := pipeline.Page(ctx, j.pipe, q, func(m pipeline.Stored) stored {
-		return stored{seq: m.Seq, token: j.tokenIn(m.Subject), header: m.Header, body: m.Data, at: m.At}
-	})
+	read, _, err := pipeline.Page(ctx, j.pipe, q, j.stored)
 	return read, err
 }
 

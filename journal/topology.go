@@ -54,24 +54,34 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	if err := command.ValidateName("pool", cfg.Pool); err != nil {
 		return fmt.Errorf("journal: create: %w", err)
 	}
-	fail := func(err error) error { return fmt.Errorf("journal: create %q: %w", Name(cfg.Pool), err) }
+	err := pipeline.Again(ctx, createTime, func(ctx context.Context) error { return create(ctx, nc, cfg) })
+	if err != nil {
+		return fmt.Errorf("journal: create %q: %w", Name(cfg.Pool), err)
+	}
+	return nil
+}
+
+// createTime bounds one try to make a journal.
+const createTime = 10 * time.Second
+
+func create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	bucket, err := js.Stream(ctx, "KV_"+cfg.Pool)
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = fmt.Errorf("the pool does not exist; create it first, with: tallyman init --pool %s: %w", cfg.Pool, err)
 		}
-		return fail(pipeline.Away(err))
+		return pipeline.Away(err)
 	}
 	var have jetstream.StreamConfig
 	switch str, err := js.Stream(ctx, Name(cfg.Pool)); {
 	case err == nil:
 		have = str.CachedInfo().Config
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return fail(pipeline.Away(err))
+		return pipeline.Away(err)
 	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:        Name(cfg.Pool),
@@ -86,7 +96,7 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 		AllowDirect: true,
 	})
 	if err != nil {
-		return fail(pipeline.Away(err))
+		return pipeline.Away(err)
 	}
 	want := jetstream.ConsumerConfig{
 		Durable:       consumer,
@@ -104,7 +114,7 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 		want.AckWait = cmp.Or(cfg.Lease, DefaultLease)
 		m, err := storedMark(ctx, bucket, cfg.Pool)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		// A stream that was made anew counts from 1; what was noted says nothing about it.
 		info := str.CachedInfo()
@@ -112,10 +122,10 @@ func Create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 			want.DeliverPolicy, want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, m.PublishedThrough+1
 		}
 	default:
-		return fail(pipeline.Away(err))
+		return pipeline.Away(err)
 	}
 	if _, err := str.CreateOrUpdateConsumer(ctx, want); err != nil {
-		return fail(pipeline.Away(err))
+		return pipeline.Away(err)
 	}
 	return nil
 }

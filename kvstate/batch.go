@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // MaxBatch is how many keys the server answers in one ReadMany.
@@ -174,18 +175,9 @@ func (b *batch) finish() {
 
 // ReadManyWait is ReadMany that waits for the answer, at most until ctx ends.
 func (s *Store) ReadManyWait(ctx context.Context, keys []command.Token) ([]Entry, error) {
-	type answer struct {
-		entries []Entry
-		err     error
-	}
-	answers := make(chan answer, 1)
-	if err := s.ReadMany(keys, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		return a.entries, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
-	}
+	return s.readManyWait(ctx, keys, 0)
+}
+
+func (s *Store) readManyWait(ctx context.Context, keys []command.Token, from uint64) ([]Entry, error) {
+	return pipeline.Await(ctx, func(done func([]Entry, error)) error { return s.readMany(keys, from, done) })
 }

@@ -44,19 +44,3 @@ func (s *Store) Gather(off func(error)) {
 		},
 	})
 }
-
-// gather is send by the group, which has m until its outcome is known.
-func (s *Store) gather(m *message, done func(uint64, error)) error {
-	err := s.group.Add(&m.msg, func(ack pipeline.PubAck, err error) {
-		if err != nil {
-			err = fmt.Errorf("kvstate: write %s: %w", m.msg.Subject, classify(err))
-		}
-		m.recycle()
-		done(ack.Sequence, err)
-	})
-	if err != nil {
-		err = fmt.Errorf("kvstate: write %s: %w", m.msg.Subject, err)
-		m.recycle()
-	}
-	return err
-}

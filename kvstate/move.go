@@ -50,11 +50,9 @@ func Belongs(key command.Token) (token command.Token, ok bool) {
 func (s *Store) ScanMovable(ctx context.Context, visit func(Movable) error) error {
 	var end uint64
 	for end == 0 {
-		answers := make(chan error, 1)
-		if err := s.Put(keyEnd, []byte("the end of a scan"), false, func(revision uint64, err error) { end = revision; answers <- err }); err != nil {
-			return err
-		}
-		if err := <-answers; err != nil && (!errors.Is(err, ErrIndeterminate) || ctx.Err() != nil) {
+		var err error
+		end, err = s.sendWait(ctx, pipeline.NewMessage(s.Subject(keyEnd), []byte("the end of a scan")))
+		if err != nil && (!errors.Is(err, ErrIndeterminate) || ctx.Err() != nil) {
 			return err
 		}
 	}
@@ -128,29 +126,19 @@ func (s *Store) Adopt(ctx context.Context, m Movable) error {
 }
 
 func (s *Store) adopt(ctx context.Context, m Movable, body []byte, over uint64) error {
-	out := messages.Get().(*message)
-	out.msg.Subject = s.prefix + string(m.Key)
-	out.msg.Data = body
+	out := pipeline.NewMessage(s.Subject(m.Key), body)
 	for name := range m.header {
-		out.set(name, m.header.Get(name))
+		out.Set(name, m.header.Get(name))
 	}
 	if m.Left > 0 {
-		out.set(jetstream.MsgTTLHeader, ttl(m.Left+time.Second-1)) // whole seconds, and rather one more
+		out.Set(jetstream.MsgTTLHeader, ttl(m.Left+time.Second-1)) // whole seconds, and rather one more
 	}
 	if over > 0 { // the marker of one that was here before: when it goes, nothing may come to light
-		out.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+		out.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	}
-	out.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(over, 10))
-	answers := make(chan error, 1)
-	if err := s.send(out, func(_ uint64, err error) { answers <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answers:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("kvstate: move %s: %w: %w", m.Key, ErrIndeterminate, context.Cause(ctx))
-	}
+	out.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(over, 10))
+	_, err := s.sendWait(ctx, out)
+	return err
 }
 
 // sameEntry reports whether two entries say the same, as Adopt takes it.
@@ -211,7 +199,7 @@ func (s *Store) RaiseTo(ctx context.Context, revision uint64) error {
 		errs := make([]error, min(revision-last, raiseWindow))
 		for i := range errs {
 			all.Add(1)
-			if err := s.Probe(ProbeKey("reshard"), func(err error) { errs[i] = err; all.Done() }); err != nil {
+			if err := s.send(s.probe(ProbeKey("reshard")), func(_ uint64, err error) { errs[i] = err; all.Done() }); err != nil {
 				errs[i] = err // nothing was sent
 				all.Done()
 			}

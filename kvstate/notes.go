@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // NoteKind says what a note is about.
@@ -75,26 +76,15 @@ func (s *Store) Note(ctx context.Context, token command.Token, unique string, n 
 	if err != nil {
 		return fmt.Errorf("kvstate: note about %s: %w", token, err)
 	}
-	m := messages.Get().(*message)
-	m.msg.Subject = s.Subject(NoteKey(token, unique))
-	m.msg.Data = body
-	m.set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	m := pipeline.NewMessage(s.Subject(NoteKey(token, unique)), body)
+	m.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if s.keep != "" {
-		m.set(jetstream.MsgTTLHeader, s.keep)
+		m.Set(jetstream.MsgTTLHeader, s.keep)
 	}
-	answers := make(chan error, 1)
-	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
-		return err
+	if _, err = s.sendWait(ctx, m); errors.Is(err, ErrStale) {
+		return nil // an earlier try whose answer got lost
 	}
-	select {
-	case err := <-answers:
-		if errors.Is(err, ErrStale) {
-			return nil // an earlier try whose answer got lost
-		}
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("kvstate: note about %s: %w: %w", token, ErrIndeterminate, context.Cause(ctx))
-	}
+	return err
 }
 
 // Notes returns the notes about the command with this token in the order in

@@ -78,20 +78,8 @@ func (s *Store) Revisions(ctx context.Context, key command.Token) ([]Entry, erro
 // written at revision from or later, in the order of their revisions. See Page
 // for replicas that lag.
 func (s *Store) Newest(ctx context.Context, keys []command.Token, from uint64) ([]Entry, error) {
-	type answer struct {
-		entries []Entry
-		err     error
-	}
-	answers := make(chan answer, 1)
-	if err := s.readMany(keys, from, func(entries []Entry, err error) { answers <- answer{entries, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		fresh := slices.DeleteFunc(a.entries, func(e Entry) bool { return e.Revision < max(from, 1) })
-		slices.SortFunc(fresh, func(a, b Entry) int { return cmp.Compare(a.Revision, b.Revision) })
-		return slices.CompactFunc(fresh, func(a, b Entry) bool { return a.Revision == b.Revision }), a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("kvstate: read batch: %w", context.Cause(ctx))
-	}
+	entries, err := s.readManyWait(ctx, keys, from)
+	fresh := slices.DeleteFunc(entries, func(e Entry) bool { return e.Revision < max(from, 1) })
+	slices.SortFunc(fresh, func(a, b Entry) int { return cmp.Compare(a.Revision, b.Revision) })
+	return slices.CompactFunc(fresh, func(a, b Entry) bool { return a.Revision == b.Revision }), err
 }

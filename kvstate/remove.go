@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // removedTTL is how long the marker of a removed entry stays, in seconds.
@@ -24,20 +25,11 @@ func (s *Store) Remove(ctx context.Context, key command.Token, revision uint64) 
 }
 
 func (s *Store) remove(ctx context.Context, key command.Token, revision uint64) error {
-	m := messages.Get().(*message)
-	m.msg.Subject = s.prefix + string(key)
-	m.set("KV-Operation", "PURGE")
-	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	m.set(jetstream.MsgTTLHeader, removedTTL)
-	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
-	answers := make(chan error, 1)
-	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answers:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("kvstate: remove %s: %w: %w", key, ErrIndeterminate, context.Cause(ctx))
-	}
+	m := pipeline.NewMessage(s.Subject(key), nil)
+	m.Set("KV-Operation", "PURGE")
+	m.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	m.Set(jetstream.MsgTTLHeader, removedTTL)
+	m.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	_, err := s.sendWait(ctx, m)
+	return err
 }

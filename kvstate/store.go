@@ -3,13 +3,10 @@ package kvstate
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -191,43 +188,58 @@ func ttl(d time.Duration) string {
 //
 // Final records get the retention, and remove the revisions below them.
 func (s *Store) Write(key command.Token, r *Record, done func(revision uint64, err error)) error {
-	body, err := Encode(r)
+	m, err := s.message(key, r)
 	if err != nil {
 		return err
 	}
-	m := messages.Get().(*message)
-	m.msg.Subject = s.prefix + string(key)
-	m.msg.Data = body
-	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(r.Revision, 10))
-	m.set(command.HeaderState, string(r.State))
-	m.set(command.HeaderKind, r.Kind)
-	m.set(command.HeaderAttempt, strconv.Itoa(r.Attempt))
-	m.set(command.HeaderOwner, r.Owner)
+	return s.send(m, done)
+}
+
+// WriteWait is Write that waits for the answer and returns the new revision.
+// ErrIndeterminate comes back as it is; see Resolve.
+func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (uint64, error) {
+	m, err := s.message(key, r)
+	if err != nil {
+		return 0, err
+	}
+	return s.sendWait(ctx, m)
+}
+
+// message is the stored form of a record.
+func (s *Store) message(key command.Token, r *Record) (*pipeline.Message, error) {
+	body, err := Encode(r)
+	if err != nil {
+		return nil, err
+	}
+	m := pipeline.NewMessage(s.Subject(key), body)
+	m.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(r.Revision, 10))
+	m.Set(command.HeaderState, string(r.State))
+	m.Set(command.HeaderKind, r.Kind)
+	m.Set(command.HeaderAttempt, strconv.Itoa(r.Attempt))
+	m.Set(command.HeaderOwner, r.Owner)
 	if r.Offset > 0 {
-		m.set(command.HeaderOffset, strconv.FormatUint(r.Offset, 10))
+		m.Set(command.HeaderOffset, strconv.FormatUint(r.Offset, 10))
 	}
 	if r.Reason != "" {
-		m.set(command.HeaderReason, string(r.Reason))
+		m.Set(command.HeaderReason, string(r.Reason))
 	}
 	if r.State.Final() {
 		if s.keep != "" {
-			m.set(jetstream.MsgTTLHeader, s.keep)
+			m.Set(jetstream.MsgTTLHeader, s.keep)
 		}
 		if r.Revision > 0 {
-			m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+			m.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		}
 	}
-	return s.send(m, done)
+	return m, nil
 }
 
 // Put stores an entry that is no record, whatever was there before. With
 // expire it is kept only as long as a receipt. It does not wait; done may not block.
 func (s *Store) Put(key command.Token, value []byte, expire bool, done func(revision uint64, err error)) error {
-	m := messages.Get().(*message)
-	m.msg.Subject = s.prefix + string(key)
-	m.msg.Data = value
+	m := pipeline.NewMessage(s.Subject(key), value)
 	if expire && s.keep != "" {
-		m.set(jetstream.MsgTTLHeader, s.keep)
+		m.Set(jetstream.MsgTTLHeader, s.keep)
 	}
 	return s.send(m, done)
 }
@@ -236,32 +248,25 @@ func (s *Store) Put(key command.Token, value []byte, expire bool, done func(revi
 const probeTTL = "60"
 
 // Probe writes a small entry that soon expires, to learn whether this user can
-// write records just now. It does not wait; done must not block.
-func (s *Store) Probe(key command.Token, done func(error)) error {
-	m := messages.Get().(*message)
-	m.msg.Subject = s.prefix + string(key)
-	m.msg.Data = []byte("ready")
-	m.set(jetstream.MsgTTLHeader, probeTTL)
-	m.set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	return s.send(m, func(_ uint64, err error) { done(err) })
+// write records just now.
+func (s *Store) Probe(ctx context.Context, key command.Token) error {
+	_, err := s.sendWait(ctx, s.probe(key))
+	return err
+}
+
+func (s *Store) probe(key command.Token) *pipeline.Message {
+	m := pipeline.NewMessage(s.Subject(key), []byte("ready"))
+	m.Set(jetstream.MsgTTLHeader, probeTTL)
+	m.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	return m
 }
 
 // PutWait stores an entry that is no record over the given revision, and waits.
 func (s *Store) PutWait(ctx context.Context, key command.Token, value []byte, revision uint64) error {
-	m := messages.Get().(*message)
-	m.msg.Subject = s.prefix + string(key)
-	m.msg.Data = value
-	m.set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
-	answers := make(chan error, 1)
-	if err := s.send(m, func(_ uint64, err error) { answers <- err }); err != nil {
-		return err
-	}
-	select {
-	case err := <-answers:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("kvstate: write %s: %w: %w", key, ErrIndeterminate, context.Cause(ctx))
-	}
+	m := pipeline.NewMessage(s.Subject(key), value)
+	m.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(revision, 10))
+	_, err := s.sendWait(ctx, m)
+	return err
 }
 
 // headerRoom is what headers and the server's own additions may take.
@@ -271,31 +276,36 @@ const headerRoom = 1024
 func (s *Store) Limit() int { return int(s.nc.MaxPayload()) - headerRoom }
 
 // send sends m, which is its own from now on.
-func (s *Store) send(m *message, done func(uint64, error)) error {
+func (s *Store) send(m *pipeline.Message, done func(uint64, error)) error {
+	subject := m.Subject()
+	return failed(subject, s.deliver(m, func(ack pipeline.PubAck, err error) { done(ack.Sequence, failed(subject, err)) }))
+}
+
+// sendWait is send that waits for the answer.
+func (s *Store) sendWait(ctx context.Context, m *pipeline.Message) (revision uint64, err error) {
+	subject := m.Subject()
+	ack, err := pipeline.AwaitWrite(ctx, func(done func(pipeline.PubAck, error)) error { return s.deliver(m, done) })
+	return ack.Sequence, failed(subject, err)
+}
+
+func (s *Store) deliver(m *pipeline.Message, done func(pipeline.PubAck, error)) error {
 	limit := s.Limit()
-	if len(m.msg.Header) == 0 {
+	if m.Headers() == 0 {
 		limit = int(s.nc.MaxPayload()) // so that whatever came in one message can be put into one
 	}
-	subject := m.msg.Subject
-	if n := len(m.msg.Data); n > limit {
-		m.recycle()
-		return fmt.Errorf("kvstate: write %s: %w: %d bytes, the server's max_payload leaves %d", subject, ErrTooLarge, n, limit)
+	if n := m.Size(); n > limit {
+		m.Recycle()
+		return fmt.Errorf("%w: %d bytes, the server's max_payload leaves %d", ErrTooLarge, n, limit)
 	}
-	if s.group != nil {
-		return s.gather(m, done)
+	return s.pipe.Deliver(m, s.group, done)
+}
+
+// failed says which write failed and what the server's code means.
+func failed(subject string, err error) error {
+	if err == nil {
+		return nil
 	}
-	err := s.pipe.Send(&m.msg, func(reply *nats.Msg, err error) {
-		ack, err := pipeline.ReadAck(reply, err)
-		if err != nil {
-			err = fmt.Errorf("kvstate: write %s: %w", subject, classify(err))
-		}
-		done(ack.Sequence, err)
-	})
-	m.recycle()
-	if err != nil {
-		return fmt.Errorf("kvstate: write %s: %w", subject, err)
-	}
-	return nil
+	return fmt.Errorf("kvstate: write %s: %w", subject, classify(err))
 }
 
 // classify gives the server's codes their meaning. It is the only place that knows them.
@@ -313,25 +323,6 @@ func classify(err error) error {
 	return err
 }
 
-// WriteWait is Write that waits for the answer and returns the new revision.
-// ErrIndeterminate comes back as it is; see Resolve.
-func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (uint64, error) {
-	type answer struct {
-		revision uint64
-		err      error
-	}
-	answers := make(chan answer, 1)
-	if err := s.Write(key, r, func(rev uint64, err error) { answers <- answer{rev, err} }); err != nil {
-		return 0, err
-	}
-	select {
-	case a := <-answers:
-		return a.revision, a.err
-	case <-ctx.Done():
-		return 0, fmt.Errorf("kvstate: write %s%s: %w: %w", s.prefix, key, ErrIndeterminate, context.Cause(ctx))
-	}
-}
-
 // Read returns the entry of key as the stream's leader has it.
 func (s *Store) Read(ctx context.Context, key command.Token) (Entry, error) {
 	return s.read(ctx, key, map[string]any{"last_by_subj": s.prefix + string(key)})
@@ -345,65 +336,17 @@ func (s *Store) Oldest(ctx context.Context, key command.Token) (Entry, error) {
 }
 
 func (s *Store) read(ctx context.Context, key command.Token, query map[string]any) (Entry, error) {
-	req, err := json.Marshal(query)
+	m, err := s.pipe.Get(ctx, s.stream, query)
+	if api := (*pipeline.APIError)(nil); errors.As(err, &api) && api.Code == 10037 { // no message found
+		return Entry{Key: key}, nil
+	}
 	if err != nil {
-		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
-	}
-	reply, err := s.request(ctx, "$JS.API.STREAM.MSG.GET."+s.stream, req)
-	if err != nil {
-		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
-	}
-	var got struct {
-		Error   *pipeline.APIError `json:"error"`
-		Message struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Hdrs    string    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(reply.Data, &got); err != nil {
-		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, err)
-	}
-	if got.Error != nil {
-		if got.Error.Code == 10037 { // no message found
-			return Entry{Key: key}, nil
-		}
-		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, classify(got.Error))
-	}
-	head, err := base64.StdEncoding.DecodeString(got.Message.Hdrs)
-	if err != nil {
-		return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
-	}
-	var h nats.Header
-	if len(head) > 0 {
-		if h, err = nats.DecodeHeadersMsg(head); err != nil {
-			return Entry{}, fmt.Errorf("kvstate: read %s: headers: %w", key, err)
-		}
+		return Entry{}, fmt.Errorf("kvstate: read %s: %w", key, classify(err))
 	}
 	if strings.HasSuffix(string(key), "*") {
-		return s.entryAt(got.Message.Subject, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
+		return s.entryAt(m.Subject, m.Seq, m.At, m.Header, m.Data), nil
 	}
-	return entryOf(key, got.Message.Seq, got.Message.Time, h, got.Message.Data), nil
-}
-
-// request is a round trip that waits, bound by ctx and the pipeline's timeout.
-func (s *Store) request(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := s.pipe.Send(&nats.Msg{Subject: subject, Data: body}, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		return a.m, a.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return entryOf(key, m.Seq, m.At, m.Header, m.Data), nil
 }
 
 // entryOf makes an entry of a stored message.
@@ -439,34 +382,4 @@ func NewEntry(key command.Token, revision uint64, at time.Time, label State, dat
 // deleted, purged or expired.
 func deleted(h nats.Header) bool {
 	return h.Get("KV-Operation") != "" || h.Get(jetstream.MarkerReasonHeader) != ""
-}
-
-// message is a reusable outgoing message: publishing encodes it at once, so
-// its header map can serve again.
-type message struct {
-	msg  nats.Msg
-	vals [maxHeaders][1]string // of the headers set so far
-	n    int
-}
-
-// maxHeaders is how many headers the largest kind of entry has.
-const maxHeaders = 9
-
-var messages = sync.Pool{New: func() any {
-	return &message{msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
-}}
-
-// set sets a header that is not set yet.
-func (m *message) set(key, value string) {
-	v := m.vals[m.n][:]
-	v[0] = value
-	m.msg.Header[key] = v
-	m.n++
-}
-
-func (m *message) recycle() {
-	clear(m.msg.Header)
-	m.n = 0
-	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
-	messages.Put(m)
 }

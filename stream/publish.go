@@ -1,13 +1,10 @@
 package stream
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,12 +52,12 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 	if err != nil {
 		return err
 	}
-	delete(m.msg.Header, command.HeaderMsgID)
+	m.Unset(command.HeaderMsgID)
 	if size > int(s.nc.MaxPayload()) {
 		// It came without them, or it would not have fitted; they only repeat
 		// what subject and payload say.
-		delete(m.msg.Header, command.HeaderID)
-		delete(m.msg.Header, command.HeaderDigest)
+		m.Unset(command.HeaderID)
+		m.Unset(command.HeaderDigest)
 	}
 	return s.send(m, env.ID, done)
 }
@@ -70,94 +67,51 @@ func (s *Stream) Republish(env command.Envelope, done func(Accepted, error)) err
 func (s *Stream) Check(env command.Envelope) error {
 	m, err := s.message(env)
 	if err == nil {
-		m.recycle()
+		m.Recycle()
 	}
 	return err
 }
 
-func (s *Stream) message(env command.Envelope) (*outgoing, error) {
+func (s *Stream) message(env command.Envelope) (*pipeline.Message, error) {
 	m, size, err := s.encode(env)
 	if err == nil && size > s.Limit() {
-		m.recycle()
+		m.Recycle()
 		return nil, fmt.Errorf("stream: publish %q: %w: %d bytes with headers, max_payload of the server leaves %d; store the body elsewhere and submit a reference", env.ID, ErrTooLarge, size, s.Limit())
 	}
 	return m, err
 }
 
-// outgoing is a message on its way out. Sending encodes it at once, so it can
-// serve again.
-type outgoing struct {
-	msg  nats.Msg
-	vals [maxHeaders][1]string // of the headers set so far
-	n    int
-}
-
-// maxHeaders is how many headers a command has at most.
-const maxHeaders = 5
-
-var outgoings = sync.Pool{New: func() any {
-	return &outgoing{msg: nats.Msg{Header: make(nats.Header, maxHeaders)}}
-}}
-
-// set sets a header that is not set yet.
-func (m *outgoing) set(key, value string) {
-	v := m.vals[m.n][:]
-	v[0] = value
-	m.msg.Header[key] = v
-	m.n++
-}
-
-func (m *outgoing) recycle() {
-	clear(m.msg.Header)
-	m.n = 0
-	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
-	outgoings.Put(m)
-}
-
 // encode makes a message of a command, and tells how many bytes it has at most, headers included.
-func (s *Stream) encode(env command.Envelope) (m *outgoing, size int, err error) {
+func (s *Stream) encode(env command.Envelope) (m *pipeline.Message, size int, err error) {
 	if strings.ContainsAny(env.ContentType, "\r\n") {
 		return nil, 0, fmt.Errorf("stream: publish %q: the content type %q contains a line break", env.ID, env.ContentType)
 	}
-	m = outgoings.Get().(*outgoing)
-	m.msg.Subject, m.msg.Data = s.Subject(env.Queue, env.Kind, env.Token), env.Payload
+	m = pipeline.NewMessage(s.Subject(env.Queue, env.Kind, env.Token), env.Payload)
 	// Spaces around a header's value get lost on the way, so the id itself would
 	// make one message id of "a" and " a". Its token cannot.
-	m.set(command.HeaderMsgID, string(env.Token))
-	m.set(command.HeaderDigest, string(env.Digest))
+	m.Set(command.HeaderMsgID, string(env.Token))
+	m.Set(command.HeaderDigest, string(env.Digest))
 	if env.ID != string(env.Token) { // else subject and message id spell it as it is
-		m.set(command.HeaderID, env.ID)
+		m.Set(command.HeaderID, env.ID)
 	}
 	size = 2*len(env.ID) + len(env.Digest) + len(env.ContentType) + len(env.Payload) + 128
 	if env.ContentType != "" {
-		m.set(command.HeaderContentType, env.ContentType)
+		m.Set(command.HeaderContentType, env.ContentType)
 	}
 	if !env.NotAfter.IsZero() {
-		m.set(command.HeaderNotAfter, env.NotAfter.UTC().Format(time.RFC3339Nano))
+		m.Set(command.HeaderNotAfter, env.NotAfter.UTC().Format(time.RFC3339Nano))
 		size += 64
 	}
 	return m, size, nil
 }
 
 // send sends m, which is its own from now on.
-func (s *Stream) send(m *outgoing, id string, done func(Accepted, error)) (err error) {
-	subject := m.msg.Subject
+func (s *Stream) send(m *pipeline.Message, id string, done func(Accepted, error)) error {
+	subject := m.Subject()
 	if s.group != nil {
-		m.msg.Data = bytes.Clone(m.msg.Data) // it may wait, and the caller may give up before
-		err = s.group.Add(&m.msg, func(ack pipeline.PubAck, err error) {
-			m.recycle()
-			done(accepted(subject, ack, err))
-		})
-		if err != nil {
-			m.recycle()
-		}
-	} else {
-		err = s.pipe.Send(&m.msg, func(reply *nats.Msg, err error) {
-			ack, err := pipeline.ReadAck(reply, err)
-			done(accepted(subject, ack, err))
-		})
-		m.recycle()
+		m.Keep() // it may wait, and the caller may give up before
 	}
+	err := s.pipe.Deliver(m, s.group, func(ack pipeline.PubAck, err error) { done(accepted(subject, ack, err)) })
 	if err != nil {
 		return fmt.Errorf("stream: publish %q: %w", id, err)
 	}
@@ -231,56 +185,12 @@ func (s *Stream) Get(ctx context.Context, seq uint64) (Stored, error) {
 }
 
 func (s *Stream) get(ctx context.Context, query map[string]any) (Stored, error) {
-	body, err := json.Marshal(query)
+	m, err := s.pipe.Get(ctx, s.name, query)
 	if err != nil {
-		return Stored{}, fmt.Errorf("stream: get: %w", err)
+		return Stored{}, fmt.Errorf("stream: get: %w", classify(err))
 	}
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	m := &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + s.name, Data: body}
-	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
-		return Stored{}, fmt.Errorf("stream: get: %w", err)
-	}
-	select {
-	case a := <-answers:
-		if a.err != nil {
-			return Stored{}, fmt.Errorf("stream: get: %w", a.err)
-		}
-		return s.stored(a.m.Data)
-	case <-ctx.Done():
-		return Stored{}, fmt.Errorf("stream: get: %w", context.Cause(ctx))
-	}
-}
-
-func (s *Stream) stored(data []byte) (Stored, error) {
-	var got struct {
-		Error   *pipeline.APIError `json:"error"`
-		Message struct {
-			Seq     uint64    `json:"seq"`
-			Subject string    `json:"subject"`
-			Hdrs    []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(data, &got); err != nil {
-		return Stored{}, fmt.Errorf("stream: get: %w", err)
-	}
-	if got.Error != nil {
-		return Stored{}, fmt.Errorf("stream: get: %w", classify(got.Error))
-	}
-	out := Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Payload: got.Message.Data, At: got.Message.Time}
+	out := Stored{Seq: m.Seq, Subject: m.Subject, Header: m.Header, Payload: m.Data, At: m.At}
 	out.Queue, out.Kind, out.Token = s.parse(out.Subject)
-	if len(got.Message.Hdrs) > 0 {
-		h, err := nats.DecodeHeadersMsg(got.Message.Hdrs)
-		if err != nil {
-			return Stored{}, fmt.Errorf("stream: get: headers: %w", err)
-		}
-		out.Header = h
-	}
 	return out, nil
 }
 

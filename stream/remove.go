@@ -19,28 +19,15 @@ func (s *Stream) Remove(ctx context.Context, seq uint64) error {
 	if err != nil {
 		return err
 	}
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := s.pipe.Send(m, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
+	reply, err := s.change(ctx, m)
+	if err != nil {
 		return fmt.Errorf("stream: remove sequence %d: %w", seq, err)
-	}
-	var a answer
-	select {
-	case a = <-answers:
-	case <-ctx.Done():
-		return fmt.Errorf("stream: remove sequence %d: %w: %w", seq, ErrIndeterminate, context.Cause(ctx))
-	}
-	if a.err != nil {
-		return fmt.Errorf("stream: remove sequence %d: %w", seq, a.err)
 	}
 	var got struct {
 		Error   *pipeline.APIError `json:"error"`
 		Success bool               `json:"success"`
 	}
-	if err := json.Unmarshal(a.m.Data, &got); err != nil {
+	if err := json.Unmarshal(reply.Data, &got); err != nil {
 		return fmt.Errorf("stream: remove sequence %d: %w: %w", seq, ErrIndeterminate, err)
 	}
 	if got.Success {
@@ -54,6 +41,11 @@ func (s *Stream) Remove(ctx context.Context, seq uint64) error {
 		return fmt.Errorf("stream: remove sequence %d: %w", seq, classify(got.Error))
 	}
 	return fmt.Errorf("stream: remove sequence %d: the server did not", seq)
+}
+
+// change sends a request that changes something, and waits for the answer.
+func (s *Stream) change(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return pipeline.AwaitWrite(ctx, func(done func(*nats.Msg, error)) error { return s.pipe.Send(m, done) })
 }
 
 // RemoveLater is Remove that does not wait, nor tells what came of it.

@@ -115,7 +115,7 @@ func (s *Stream) Purge(ctx context.Context, queue string, below uint64) (purged 
 	if err != nil {
 		return 0, fmt.Errorf("stream: purge below sequence %d: %w", below, err)
 	}
-	m, err := s.ask(ctx, "$JS.API.STREAM.PURGE."+s.name, body)
+	m, err := s.change(ctx, &nats.Msg{Subject: "$JS.API.STREAM.PURGE." + s.name, Data: body})
 	if err != nil {
 		return 0, fmt.Errorf("stream: purge below sequence %d: %w", below, err)
 	}
@@ -182,7 +182,7 @@ func (s *Stream) QueueNames(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("stream: list the names of queues: %w", err)
 		}
-		m, err := s.ask(ctx, "$JS.API.CONSUMER.NAMES."+s.name, body)
+		m, err := s.pipe.Ask(ctx, "$JS.API.CONSUMER.NAMES."+s.name, body)
 		if err != nil {
 			return nil, fmt.Errorf("stream: list the names of queues: %w", err)
 		}
@@ -201,23 +201,5 @@ func (s *Stream) QueueNames(ctx context.Context) ([]string, error) {
 		if len(got.Consumers) == 0 || len(names) >= got.Total {
 			return names, nil
 		}
-	}
-}
-
-// ask sends a request to the server and waits for the answer.
-func (s *Stream) ask(ctx context.Context, subject string, body []byte) (*nats.Msg, error) {
-	type answer struct {
-		m   *nats.Msg
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := s.pipe.Send(&nats.Msg{Subject: subject, Data: body}, func(m *nats.Msg, err error) { answers <- answer{m, err} }); err != nil {
-		return nil, err
-	}
-	select {
-	case a := <-answers:
-		return a.m, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrIndeterminate, context.Cause(ctx))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -77,7 +78,7 @@ func (c *Commands) Occupant(ctx context.Context, env command.Envelope) (stream.S
 
 // Remove takes the command with sequence seq out of the stream without being its holder.
 func (c *Commands) Remove(ctx context.Context, seq uint64) error {
-	_, err := wait(ctx, func(done func(struct{}, error)) error {
+	_, err := pipeline.Await(ctx, func(done func(struct{}, error)) error {
 		return c.h.ask(OpAnswer, func(Fate) func() {
 			c.h.s.remove(c.h.name, seq)
 			return func() { done(struct{}{}, nil) }
@@ -104,7 +105,7 @@ func (c *Commands) Get(ctx context.Context, seq uint64) (stream.Stored, error) {
 }
 
 func (c *Commands) get(ctx context.Context, match func(*message) bool) (stream.Stored, error) {
-	return wait(ctx, func(done func(stream.Stored, error)) error {
+	return pipeline.Await(ctx, func(done func(stream.Stored, error)) error {
 		return c.h.ask(OpRead, func(Fate) func() {
 			stored, err := c.h.s.find(match)
 			return func() { done(stored, err) }
@@ -114,7 +115,7 @@ func (c *Commands) get(ctx context.Context, match func(*message) bool) (stream.S
 
 // Queue returns the name and the lease of a queue.
 func (c *Commands) Queue(ctx context.Context, name string) (stream.Queue, error) {
-	return wait(ctx, func(done func(stream.Queue, error)) error {
+	return pipeline.Await(ctx, func(done func(stream.Queue, error)) error {
 		return c.h.ask(OpQueue, func(Fate) func() {
 			if c.h.s.stream.queues[name] == nil { // never changes
 				return func() { done(stream.Queue{}, fmt.Errorf("stream: queue %q: %w", name, stream.ErrNoQueue)) }

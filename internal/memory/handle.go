@@ -245,7 +245,7 @@ func (h *Handle) cutOff() (changed <-chan struct{}, cut bool) {
 func (h *Handle) Flush(limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	_, err := wait(ctx, func(done func(struct{}, error)) error {
+	_, err := pipeline.Await(ctx, func(done func(struct{}, error)) error {
 		return h.ask(OpFlush, func(Fate) func() { return func() { done(struct{}{}, nil) } },
 			func(err error) { done(struct{}{}, err) })
 	})
@@ -262,22 +262,3 @@ func (h *Handle) UntilDenied(ctx context.Context) (context.Context, context.Canc
 
 // Close does nothing; it returns nil.
 func (h *Handle) Close() error { return nil }
-
-// wait calls start and waits for what done is told, or the end of ctx.
-func wait[T any](ctx context.Context, start func(done func(T, error)) error) (T, error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	answers := make(chan answer, 1)
-	var none T
-	if err := start(func(v T, err error) { answers <- answer{v, err} }); err != nil {
-		return none, err
-	}
-	select {
-	case a := <-answers:
-		return a.value, a.err
-	case <-ctx.Done():
-		return none, context.Cause(ctx)
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -71,11 +72,7 @@ func (r *Records) store(w storing, done func(uint64, error)) error {
 
 // WriteWait is Write that waits.
 func (r *Records) WriteWait(ctx context.Context, key command.Token, rec *kvstate.Record) (uint64, error) {
-	revision, err := wait(ctx, func(done func(uint64, error)) error { return r.Write(key, rec, done) })
-	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("kvstate: write %s: %w: %w", key, kvstate.ErrIndeterminate, err)
-	}
-	return revision, err
+	return pipeline.AwaitWrite(ctx, func(done func(uint64, error)) error { return r.Write(key, rec, done) })
 }
 
 // Put stores an entry that is no record.
@@ -99,7 +96,7 @@ func (r *Records) Note(ctx context.Context, about command.Token, unique string, 
 	if err != nil {
 		return fmt.Errorf("kvstate: note about %s: %w", about, err)
 	}
-	_, err = wait(ctx, func(done func(uint64, error)) error {
+	_, err = pipeline.Await(ctx, func(done func(uint64, error)) error {
 		return r.Put(kvstate.NoteKey(about, unique), body, true, done)
 	})
 	return err
@@ -109,8 +106,11 @@ func (r *Records) Note(ctx context.Context, about command.Token, unique string, 
 const probeKeep = time.Minute
 
 // Probe writes a small entry.
-func (r *Records) Probe(key command.Token, done func(error)) error {
-	return r.store(storing{key: key, data: []byte("ready"), keep: probeKeep, rollup: true}, func(_ uint64, err error) { done(err) })
+func (r *Records) Probe(ctx context.Context, key command.Token) error {
+	_, err := pipeline.AwaitWrite(ctx, func(done func(uint64, error)) error {
+		return r.store(storing{key: key, data: []byte("ready"), keep: probeKeep, rollup: true}, done)
+	})
+	return err
 }
 
 // Read returns the entry of key as the leader has it.
@@ -124,7 +124,7 @@ func (r *Records) Oldest(ctx context.Context, key command.Token) (kvstate.Entry,
 }
 
 func (r *Records) read(ctx context.Context, key command.Token, at func(command.Token) kvstate.Entry) (kvstate.Entry, error) {
-	e, err := wait(ctx, func(done func(kvstate.Entry, error)) error {
+	e, err := pipeline.Await(ctx, func(done func(kvstate.Entry, error)) error {
 		return r.h.ask(OpRead, func(Fate) func() {
 			e := at(key)
 			return func() { done(e, nil) }
@@ -153,7 +153,7 @@ func (r *Records) ReadMany(keys []command.Token, done func([]kvstate.Entry, erro
 
 // LastRevision returns the newest revision of the bucket.
 func (r *Records) LastRevision(ctx context.Context) (uint64, error) {
-	return wait(ctx, func(done func(uint64, error)) error {
+	return pipeline.Await(ctx, func(done func(uint64, error)) error {
 		return r.h.ask(OpRead, func(Fate) func() {
 			last := r.h.s.lastRevision()
 			return func() { done(last, nil) }
@@ -163,7 +163,7 @@ func (r *Records) LastRevision(ctx context.Context) (uint64, error) {
 
 // Scan calls visit with the newest entry of every key, in the order of revisions.
 func (r *Records) Scan(ctx context.Context, visit func(kvstate.Entry) error) error {
-	entries, err := wait(ctx, func(done func([]kvstate.Entry, error)) error {
+	entries, err := pipeline.Await(ctx, func(done func([]kvstate.Entry, error)) error {
 		return r.h.ask(OpRead, func(Fate) func() {
 			entries := r.h.s.entries()
 			return func() { done(entries, nil) }
@@ -182,7 +182,7 @@ func (r *Records) Scan(ctx context.Context, visit func(kvstate.Entry) error) err
 
 // Remove takes away an entry that is no record.
 func (r *Records) Remove(ctx context.Context, key command.Token, revision uint64) error {
-	_, err := wait(ctx, func(done func(uint64, error)) error {
+	_, err := pipeline.Await(ctx, func(done func(uint64, error)) error {
 		return r.store(storing{key: key, marker: true, over: &revision, keep: probeKeep, rollup: true}, done)
 	})
 	return err

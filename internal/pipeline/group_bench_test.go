@@ -22,9 +22,7 @@ func BenchmarkWrites(b *testing.B) {
 		for _, writers := range []int{1, 10, 100, 1000} {
 			b.Run(fmt.Sprintf("always=%v/writers=%d/each", always, writers), func(b *testing.B) {
 				writeAll(b, always, writers, func(p *pipeline.Pipe) adder {
-					return func(m *nats.Msg, done func(pipeline.PubAck, error)) error {
-						return p.Send(m, pipeline.OnAck(done))
-					}
+					return p.Publish
 				})
 			})
 			for _, cfg := range groupConfigs() {

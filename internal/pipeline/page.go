@@ -24,9 +24,43 @@ type Query struct {
 type Stored struct {
 	Seq     uint64
 	Subject string
-	At      time.Time // by the server's clock
-	Header  nats.Header
+	At      time.Time   // by the server's clock
+	Header  nats.Header // none if they do not decode
 	Data    []byte
+}
+
+// Get returns the one message of a stream for which query asks, as the stream's
+// leader has it. An *APIError with code 10037 means that there is none.
+func (p *Pipe) Get(ctx context.Context, stream string, query map[string]any) (Stored, error) {
+	body, err := json.Marshal(query)
+	if err != nil {
+		return Stored{}, err
+	}
+	m, err := p.Ask(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
+	if err != nil {
+		return Stored{}, err
+	}
+	var got struct {
+		Error   *APIError `json:"error"`
+		Message struct {
+			Seq     uint64    `json:"seq"`
+			Subject string    `json:"subject"`
+			Headers []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(m.Data, &got); err != nil {
+		return Stored{}, fmt.Errorf("%w: %w", ErrGarbled, err)
+	}
+	if got.Error != nil {
+		return Stored{}, got.Error
+	}
+	out := Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, At: got.Message.Time, Data: got.Message.Data}
+	if len(got.Message.Headers) > 0 {
+		out.Header, _ = nats.DecodeHeadersMsg(got.Message.Headers)
+	}
+	return out, nil
 }
 
 // Page returns what take makes of the messages that q asks for, in rising

@@ -65,22 +65,26 @@ type Pipe struct {
 }
 
 type slot struct {
-	gen      uint32 // of the present use, so that a late answer finds nobody
-	one      OnReply
-	many     OnReplies // set instead of one
+	gen      uint32              // of the present use, so that a late answer finds nobody
+	one      OnReply             // this is set,
+	ack      func(PubAck, error) // or this,
+	many     OnReplies           // or this
 	subject  string
 	deadline time.Time
 	busy     bool  // many is being called, or a lent message read; whoever wants to end the request leaves doom instead
 	doom     error // what ended the request meanwhile
 }
 
-func (s *slot) used() bool { return s.one != nil || s.many != nil }
+func (s *slot) used() bool { return s.one != nil || s.ack != nil || s.many != nil }
 
 // end tells the callback of a slot that was in use how the request ended.
 func (s *slot) end(err error) {
-	if s.one != nil {
+	switch {
+	case s.one != nil:
 		s.one(nil, err)
-	} else {
+	case s.ack != nil:
+		s.ack(PubAck{}, err)
+	default:
 		s.many(nil, err)
 	}
 }
@@ -114,6 +118,12 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 // is not called; otherwise on is called once. Send sets m.Reply; m may be
 // reused once Send has returned.
 func (p *Pipe) Send(m *nats.Msg, on OnReply) error { return p.send(m, slot{one: on}) }
+
+// Publish is Send for a message that a stream is to store: the answer is read as
+// its PubAck.
+func (p *Pipe) Publish(m *nats.Msg, done func(PubAck, error)) error {
+	return p.send(m, slot{ack: done})
+}
 
 // Lend is Send for a message that on takes back: it may reuse m, since it is not
 // called as long as m is being read.
@@ -240,6 +250,8 @@ func (p *Pipe) route(m *nats.Msg) {
 	case !mine:
 	case nobody:
 		was.end(ErrNoResponders)
+	case was.ack != nil:
+		was.ack(ParsePubAck(m.Data))
 	default:
 		was.one(m, nil)
 	}

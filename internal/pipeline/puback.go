@@ -31,11 +31,6 @@ func (e *APIError) Error() string { return fmt.Sprintf("%s (%d)", e.Description,
 // ErrGarbled means that the server's answer could not be understood.
 var ErrGarbled = errors.New("garbled answer")
 
-// OnAck wraps a callback for publishes: the one answer is read as a PubAck.
-func OnAck(done func(PubAck, error)) OnReply {
-	return func(m *nats.Msg, err error) { done(ReadAck(m, err)) }
-}
-
 // ReadAck reads what an OnReply got for a publish as a PubAck.
 func ReadAck(m *nats.Msg, err error) (PubAck, error) {
 	if err != nil {

@@ -74,7 +74,7 @@ var table = map[string]rule{
 		why: "what happened is told from what JetStream stores, not from what a worker or producer believes; what may be done is for the desk to say",
 	},
 	"desk": {
-		may: []string{"command", "dedupe", "kvstate", "stream"},
+		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline"},
 		why: "an operator acts on what JetStream stores, as the audit reads it, and asks no worker or producer",
 	},
 	"runner": {

@@ -1,0 +1,84 @@
+package pipeline
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Message is an outgoing message that is used again. Sending encodes it at once,
+// so its header map, and the values in it, can serve the next one.
+type Message struct {
+	msg    nats.Msg
+	values [usualHeaders][1]string // of the headers set so far
+	n      int
+}
+
+// usualHeaders is how many headers a message has without allocating for more.
+const usualHeaders = 9
+
+var messages = sync.Pool{New: func() any {
+	return &Message{msg: nats.Msg{Header: make(nats.Header, usualHeaders)}}
+}}
+
+// NewMessage returns a message without headers. Deliver it, or recycle it.
+func NewMessage(subject string, data []byte) *Message {
+	m := messages.Get().(*Message)
+	m.msg.Subject, m.msg.Data = subject, data
+	return m
+}
+
+// Set sets a header that is not set yet.
+func (m *Message) Set(key, value string) {
+	if m.n == len(m.values) {
+		m.msg.Header[key] = []string{value}
+		return
+	}
+	v := m.values[m.n][:]
+	v[0] = value
+	m.msg.Header[key] = v
+	m.n++
+}
+
+// Unset takes a header away.
+func (m *Message) Unset(key string) { delete(m.msg.Header, key) }
+
+// Subject returns where m goes.
+func (m *Message) Subject() string { return m.msg.Subject }
+
+// Size returns how many bytes m has without its headers.
+func (m *Message) Size() int { return len(m.msg.Data) }
+
+// Headers returns how many headers are set.
+func (m *Message) Headers() int { return len(m.msg.Header) }
+
+// Keep makes m independent of the data that it was made with.
+func (m *Message) Keep() { m.msg.Data = bytes.Clone(m.msg.Data) }
+
+// Recycle gives m back. It is not to be used any more.
+func (m *Message) Recycle() {
+	clear(m.msg.Header)
+	m.n = 0
+	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
+	messages.Put(m)
+}
+
+// Deliver sends m by itself, or by g if that is not nil, and reads the answer.
+// It takes m: on success and failure alike it is not the caller's any more.
+// Otherwise it is as Publish and Add are.
+func (p *Pipe) Deliver(m *Message, g *Group, done func(PubAck, error)) error {
+	if g == nil {
+		err := p.Publish(&m.msg, done)
+		m.Recycle()
+		return err
+	}
+	err := g.Add(&m.msg, func(ack PubAck, err error) {
+		m.Recycle()
+		done(ack, err)
+	})
+	if err != nil {
+		m.Recycle()
+	}
+	return err
+}
