@@ -4,7 +4,7 @@
 // or else starts a private cluster with the programs of PostgreSQL that it
 // finds, once per test binary, in a temporary folder and on a socket there. A
 // server that was named and does not answer fails the test; that there is none
-// skips it, with a line that says how to get one.
+// skips it, with a line that says how to get one, or fails it where CI=true.
 package pgtest
 
 import (
@@ -59,6 +59,9 @@ func DSN(t testing.TB) string {
 	if server == "" {
 		private.once.Do(start)
 		if private.err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("no PostgreSQL: %v; %s", private.err, remedy)
+			}
 			t.Skipf("no PostgreSQL: %v; %s", private.err, remedy)
 		}
 		server = private.dsn
