@@ -9,6 +9,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -118,7 +119,7 @@ func (r *run) judgeAnew(why error) {
 			return
 		}
 		why = err
-		if sleep(r.w.life, pause) != nil {
+		if pipeline.Sleep(r.w.life, pause) != nil {
 			break
 		}
 	}

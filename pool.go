@@ -322,7 +322,7 @@ func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error
 		case !isOneOf(err, context.DeadlineExceeded, nats.ErrTimeout, nats.ErrReconnectBufExceeded, ErrUnavailable, pipeline.ErrIndeterminate):
 			return err
 		}
-		if sleep(ctx, 250*time.Millisecond) != nil {
+		if pipeline.Sleep(ctx, 250*time.Millisecond) != nil {
 			if denied := context.Cause(ctx); errors.Is(denied, ErrDenied) {
 				return denied
 			}

@@ -211,7 +211,7 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 		return err
 	}
 	// Whoever had opened the pool by then takes on nothing any more once this has passed.
-	if err := sleep(ctx, r.accord.trust); err != nil {
+	if err := pipeline.Sleep(ctx, r.accord.trust); err != nil {
 		return err
 	}
 	err = r.pulls(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -20,7 +21,7 @@ func (r *resharding) idle(ctx context.Context) error {
 		if last = r.pulls(ctx); last == nil || !isOneOf(last, ErrBusy) || time.Now().After(until) {
 			return last
 		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
+		if pipeline.Sleep(ctx, 100*time.Millisecond) != nil {
 			return last
 		}
 	}
