@@ -2,32 +2,19 @@ package tallyman_test
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/embedded"
 )
 
 // TestPool_Denied guards against a permission that is missing looking like a
 // server that does not answer.
 func TestPool_Denied(t *testing.T) {
-	conf := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(conf, []byte(`authorization { users: [
+	_, as := guarded(t, `
 		{user: admin, password: pw}
 		{user: nothing, password: pw, permissions: {publish: {deny: "$JS.API.STREAM.INFO.>"}}}
-		{user: nopull, password: pw, permissions: {publish: {deny: "$JS.API.CONSUMER.INFO.>"}}}
-	]}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir(), ConfigFile: conf})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	as := func(user string) string { return strings.Replace(s.URL(), "://", "://"+user+":pw@", 1) }
+		{user: nopull, password: pw, permissions: {publish: {deny: "$JS.API.CONSUMER.INFO.>"}}}`)
 
 	admin, err := tallyman.Connect(as("admin"))
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
@@ -119,20 +118,8 @@ func TestOpen_WhileTheServerIsAway(t *testing.T) {
 
 func TestCreate(t *testing.T) {
 	t.Run("repeated without bounds, it leaves those of the pool", func(t *testing.T) {
-		s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		nc, err := tallyman.Connect(s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := connect(t, pooltest.Server(t).URL())
+		js := pooltest.JetStream(t, nc)
 		for _, c := range []struct {
 			topology        tallyman.Topology
 			bytes, commands int64

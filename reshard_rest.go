@@ -2,10 +2,12 @@ package tallyman
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -15,17 +17,15 @@ const pullPatience = 6 * time.Second
 
 // idle returns an error while a worker pulls from any shard.
 func (r *resharding) idle(ctx context.Context) error {
-	var last error
 	for until := time.Now().Add(pullPatience); ; {
-		if last = r.pulls(ctx); last == nil || !isOneOf(last, ErrBusy) || time.Now().After(until) {
-			return last
-		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
-			return last
+		err := r.pulls(ctx)
+		if !errors.Is(err, ErrBusy) || time.Now().After(until) || pipeline.Sleep(ctx, 100*time.Millisecond) != nil {
+			return err
 		}
 	}
 }
 
+// pulls returns an error if a worker pulls from any shard at this moment.
 func (r *resharding) pulls(ctx context.Context) error {
 	for _, s := range r.shards {
 		if s == nil || s.stream == nil {

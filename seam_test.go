@@ -15,6 +15,7 @@ import (
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -217,7 +218,7 @@ func (s *seam) readMany(t *testing.T, keys ...command.Token) []kvstate.Entry {
 		for i, e := range entries {
 			level = level && e.Revision == s.read(t, keys[i]).Revision
 		}
-		if level || sleep(s.ctx, 20*time.Millisecond) != nil {
+		if level || pipeline.Sleep(s.ctx, 20*time.Millisecond) != nil {
 			return entries
 		}
 	}
@@ -261,7 +262,7 @@ func (s *seam) put(t *testing.T, key command.Token, value string, expire bool) u
 func (s *seam) until(t *testing.T, key command.Token, what string, ok func(kvstate.Entry) bool) {
 	t.Helper()
 	for !ok(s.read(t, key)) {
-		if sleep(s.ctx, 20*time.Millisecond) != nil {
+		if pipeline.Sleep(s.ctx, 20*time.Millisecond) != nil {
 			t.Fatalf("waited in vain for %s", what)
 		}
 	}
@@ -349,7 +350,7 @@ func (s *seam) gone(t *testing.T, seq uint64) {
 		if _, err := s.shards[0].commands.Get(s.ctx, seq); isOneOf(err, stream.ErrNotFound) {
 			return
 		}
-		if sleep(s.ctx, 5*time.Millisecond) != nil {
+		if pipeline.Sleep(s.ctx, 5*time.Millisecond) != nil {
 			t.Fatalf("sequence %d is still in the stream", seq)
 		}
 	}

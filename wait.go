@@ -104,15 +104,3 @@ func flushContext(ctx context.Context) context.Context {
 	context.AfterFunc(bounded, cancel)
 	return bounded
 }
-
-// sleep waits for d, or returns ctx's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nuid"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/sweep"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
 	"github.com/tallyman-go/tallyman/stream"
@@ -60,7 +61,7 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
-	sweepers []*sweeper // by shard; none where acks take commands out
+	sweepers []*sweep.Sweeper // by shard; none where acks take commands out
 	fetchers []fetcher
 	sources  []source        // of each fetcher
 	wake     []chan struct{} // of each fetcher
@@ -205,7 +206,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	var sweepers sync.WaitGroup
 	for _, s := range w.sweepers {
-		sweepers.Go(func() { s.run(sweeping) })
+		sweepers.Go(func() { s.Run(sweeping) })
 	}
 
 	fetching, stopFetching := context.WithCancelCause(ctx)

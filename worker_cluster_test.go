@@ -20,17 +20,11 @@ import (
 // newClusterRig starts a cluster of three nodes with a pool on three replicas.
 func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cluster) {
 	t.Helper()
-	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := pooltest.Cluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	r := &rig{nc: connect(t, c.URL()), ctx: ctx}
-	if r.js, err = jetstream.New(r.nc); err != nil {
-		t.Fatal(err)
-	}
+	r.js = pooltest.JetStream(t, r.nc)
 	if err := tallyman.Create(ctx, r.nc, "main", pooltest.Settings(settings), tallyman.Topology{Replicas: 3}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,10 @@
 package tallyman_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,24 +13,6 @@ import (
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/stream"
 )
-
-// transcript is a log that is read while it is written.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *transcript) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
 
 // A worker that is connected and gets nothing looked healthy: celery#8030,
 // nats.go#1729. Its consumer deleted under it: nats.go#1621.

@@ -179,7 +179,7 @@ func (d *Desk) send(ctx context.Context, s *sending, mine bool, err error) (Outc
 				foreign++
 			}
 		}
-		if foreign > 5 || !errors.Is(err, errForeign) && !passing(err) || sleep(ctx, pause) != nil {
+		if foreign > 5 || !errors.Is(err, errForeign) && !passing(err) || pipeline.Sleep(ctx, pause) != nil {
 			return Outcome{}, fmt.Errorf("it is requeued on record, but not yet in the stream: %w; requeue it once more", err)
 		}
 		err = d.try(ctx, s)

@@ -207,15 +207,3 @@ func (j *Journal) forget(token command.Token) {
 	defer j.mu.Unlock()
 	delete(j.heads, token)
 }
-
-// sleep waits for d, or returns ctx's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

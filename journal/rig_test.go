@@ -17,17 +17,9 @@ import (
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/journal"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	// A nats-server that is killed while it opens a store leaves the store's own
-	// goroutines behind. Nothing of ours runs in them.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-	)
-}
+func TestMain(m *testing.M) { pooltest.Main(m) }
 
 // patience bounds what must happen. It is no measure of anything.
 const patience = 60 * time.Second

@@ -64,10 +64,8 @@ func (s *Store) ScanMovable(ctx context.Context, visit func(Movable) error) erro
 		if p.last >= end {
 			break
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
 		}
 	}
 	if err := s.remove(ctx, keyEnd, end); err != nil && !errors.Is(err, ErrStale) && !errors.Is(err, ErrIndeterminate) {

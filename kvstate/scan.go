@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // A pull of a scan asks for at most scanPull entries, and for fewer where those
@@ -93,10 +94,8 @@ func (p *scanning) run(ctx context.Context) error {
 		if time.Since(since) > scanPatience {
 			return fmt.Errorf("kvstate: scan %s: %w", p.store.stream, errBehind)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, err)
 		}
 		pause = min(2*pause, scanPauseMost)
 	}

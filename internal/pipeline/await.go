@@ -66,3 +66,15 @@ func Again(ctx context.Context, try time.Duration, f func(context.Context) error
 		}
 	}
 }
+
+// Sleep waits for d, or returns ctx's cause if that ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -17,7 +17,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"go.uber.org/goleak"
 )
+
+// Main runs the tests of a package that kills servers, and fails if a goroutine outlives them.
+func Main(m *testing.M) {
+	// A nats-server that is killed while it opens a store leaves the store's own
+	// goroutines behind. Nothing of ours runs in them.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+	)
+}
 
 // Server starts a server of the test's own.
 func Server(t testing.TB) *embedded.Server {
