@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -463,6 +466,52 @@ func TestReshard_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(4, tallyman.ErrSettings, "a pool of its own")
+}
+
+// What was acked and did not leave the stream keeps a pool from being spread
+// anew, and no waiting helps.
+func TestReshard_RefusedForWhatLingers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	messages := filepath.Join(dir, "store", "jetstream/$G/streams/main_commands/msgs")
+	var server *embedded.Server
+	s := &scattered{}
+	start := func() *tallyman.Pool {
+		t.Helper()
+		var err error
+		if server, err = embedded.Start(embedded.Config{Dir: filepath.Join(dir, "store")}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		s.nc = pooltest.Connect(t, server.URL())
+		return pooltest.Create(t, s.nc, tallyman.Settings{Removal: tallyman.RemovalAck}, tallyman.Topology{})
+	}
+	p := start()
+	if _, err := p.Submit(t.Context(), tallyman.Command{ID: "a", Kind: "echo"}); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := os.CopyFS(filepath.Join(dir, "kept"), os.DirFS(messages)); err != nil {
+		t.Fatal(err)
+	}
+	p = start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "let the workers settle them") {
+		t.Errorf("while it waits: got %v, want to wait for the workers", err)
+	}
+	stop := s.work(t, p, false)
+	pooltest.Await(t, t.Context(), "an empty stream", func() bool { return pending(t, p) == 0 })
+	stop()
+	server.Kill()
+	if err := os.RemoveAll(messages); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(messages, os.DirFS(filepath.Join(dir, "kept"))); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "waiting does not help: tallyman audit names") {
+		t.Errorf("once it is acked and still there: got %v, want that the audit names it", err)
+	}
 }
 
 // On a cluster a scan may be answered by a replica that is behind.

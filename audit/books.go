@@ -35,6 +35,11 @@ type books struct {
 	suspects  uint64 // how many are in twice
 	highest   uint64 // sequence that anything accounts for
 	waiting   []straggler
+	floors    map[string]uint64 // up to where a queue has everything acked
+	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
+	lying     []uint64          // what may linger
+	lingering []lingering
+	agree     bool // nothing is amiss but what lingers, which was looked for again
 	report    Report
 }
 
@@ -55,7 +60,7 @@ type straggler struct {
 // before it was set back or made anew: then there is nothing that could be proved.
 func newBooks(commands *stream.Stream, records *kvstate.Store, sealed, last uint64) *books {
 	from := min(sealed, last)
-	return &books{
+	b := &books{
 		commands: commands, records: records, highest: sealed,
 		stored: newBitmap(from, last), accounted: newBitmap(from, last), settled: newBitmap(from, last), twice: newBitmap(from, last),
 		report: Report{
@@ -63,11 +68,19 @@ func newBooks(commands *stream.Stream, records *kvstate.Store, sealed, last uint
 			Missing: []uint64{}, Doubled: []Doubled{}, Stranded: []string{}, Corrupt: []string{}, MissingIDs: []MissingID{}, Findings: []Finding{},
 		},
 	}
+	if commands != nil && commands.Sweeps() {
+		b.acked = newBitmap(from, last)
+	}
+	return b
 }
 
 func (b *books) read(ctx context.Context) error {
-	err := b.commands.Sequences(ctx, b.report.LastSeq, func(seq uint64, _ string) error {
+	if err := b.survey(ctx); err != nil {
+		return err
+	}
+	err := b.commands.Sequences(ctx, b.report.LastSeq, func(seq uint64, subject string) error {
 		b.stored.add(seq)
+		b.passed(seq, subject)
 		return nil
 	})
 	if err != nil {
@@ -80,6 +93,9 @@ func (b *books) read(ctx context.Context) error {
 		return err
 	}
 	if err := b.beyond(ctx); err != nil {
+		return err
+	}
+	if err := b.linger(ctx); err != nil {
 		return err
 	}
 	b.balance()
@@ -291,7 +307,8 @@ func (b *books) balance() {
 		}
 	}
 	r.Pending = b.stored.without(&b.settled)
-	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
+	b.agree = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
+	r.Balanced = b.agree && r.LingeringCount == 0
 }
 
 // provedThrough returns the last sequence up to which every one has an outcome

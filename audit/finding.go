@@ -21,6 +21,9 @@ const (
 	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
 	// FindingMisplaced is a record in a shard that its id does not belong to.
 	FindingMisplaced = "misplaced"
+	// FindingLingering is a command in the stream that its queue has as acked, so
+	// that no worker gets it any more.
+	FindingLingering = "lingering"
 )
 
 // Finding is one thing that is amiss, for people.
@@ -104,6 +107,10 @@ func (b *books) explain(ctx context.Context) {
 	for _, key := range r.Misplaced {
 		add(b.misplaced(command.Token(key)))
 	}
+	for _, l := range b.lingering {
+		add(b.lingeringFinding(l))
+	}
+	r.FindingCount += r.LingeringCount - uint64(len(b.lingering))
 }
 
 // setBack is the finding about a stream that is not what it was.

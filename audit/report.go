@@ -47,6 +47,11 @@ type Report struct {
 	// to, where nobody looks for them.
 	Misplaced      []string `json:"misplaced,omitempty"`
 	MisplacedCount uint64   `json:"misplaced_count,omitempty"`
+	// Lingering lists the sequences that their queue has as acked and that are in
+	// the stream all the same: no worker gets them any more. Of more than 16,384
+	// in a shard the others are not counted.
+	Lingering      []uint64 `json:"lingering,omitempty"`
+	LingeringCount uint64   `json:"lingering_count,omitempty"`
 
 	// Beyond is the highest sequence that a record accounts for, or the seal, if
 	// the stream never came that far: it was set back, or replaced, after that.
@@ -87,8 +92,9 @@ type Doubled struct {
 	IDs   []string `json:"ids"`
 }
 
-// proved reports whether nothing is amiss but the place of records: those account
-// for their sequences wherever their ids belong.
+// proved reports whether nothing is amiss but the place of records, which account
+// for their sequences wherever their ids belong, and what lingers, behind which
+// no seal advances.
 func (r Report) proved() bool {
 	return r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MissingIDCount+r.Beyond == 0 && !r.Replaced
 }
@@ -138,6 +144,7 @@ func (r Report) amiss() string {
 		{r.MissingCount, "missing"}, {r.DoubledCount, "accounted for twice"},
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
 		{r.MisplacedCount, "with the record in another shard"},
+		{r.LingeringCount, "acked and still in the stream"},
 		{r.MissingIDCount, fmt.Sprintf("of %d ids of the list missing", r.Compared)},
 	} {
 		if c.n > 0 {

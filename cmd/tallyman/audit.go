@@ -167,6 +167,7 @@ func printReport(r audit.Report, out *cli.Out) error {
 		{"stranded", r.StrandedCount, ""},
 		{"corrupt", r.CorruptCount, ""},
 		{"misplaced", r.MisplacedCount, ""},
+		{"lingering", r.LingeringCount, ": " + ranges(r.Lingering)},
 	} {
 		if c.count > 0 {
 			if len(r.Shards) > 0 { // whose sequences these are, the findings tell
