@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -170,7 +171,13 @@ func TestShards_Acts(t *testing.T) {
 		s.run(t, "parked").expect(t, 0, id+" (1:"+key+")")
 		s.run(t, "parked", "--json").expect(t, 0, `"key":"1:`+key+`"`)
 		s.run(t, "show", "1:"+key).expect(t, 0, "main_1", "conflict")
-		s.run(t, "show", key).expect(t, 1, "say the shard", "0:"+key)
+		s.run(t, "why", "1:"+key).expect(t, 0, "1:"+key+" is parked", fmt.Sprintf("Sequence %d was stored", ack.Sequence), "with the id "+strconv.Quote(id), "which is completed", "A person may discard it.")
+		s.run(t, "why", id).expect(t, 0, "under 1:"+key)
+		for _, act := range []string{"show", "why", "cancel"} {
+			s.run(t, act, key).expect(t, 1, "say the shard", "0:"+key)
+		}
+		s.run(t, "why", "2:"+key).expect(t, 1, "nothing was parked under that key of bucket main_2")
+		s.run(t, "cancel", "1:"+key).expect(t, 3, "parked aside, since its id stands for another command", "discard it, or submit it under another id")
 		s.run(t, "discard", key).expect(t, 1, "say the shard", "0:"+key)
 		s.run(t, "discard", "2:"+key).expect(t, 1, "not found")
 		s.run(t, "requeue", "1:"+key).expect(t, 3, "its id stands for another command")
