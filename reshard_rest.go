@@ -97,6 +97,9 @@ func (r *resharding) atRest(ctx context.Context) error {
 	case !report.Closed():
 		return fmt.Errorf("%w: the books are not sealed through the last sequence of each shard; run: tallyman audit --seal", ErrBusy)
 	}
+	if err := r.clash(ctx, report); err != nil {
+		return err
+	}
 	for _, s := range r.shards[min(r.mark.To, r.mark.From):r.mark.From] {
 		if err := s.bucket.Scan(ctx, s.nothingAside); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
@@ -353,30 +355,96 @@ func TestReshard_Misplaced(t *testing.T) {
 	if r, err := p.Find(ctx, "done-0"); err != nil || r.State != kvstate.Completed {
 		t.Errorf("got %+v, %v, want its receipt", r, err)
 	}
-	// A second, other record of the same id is for a person to judge.
-	other := *s.record(t, p, "parked-14")
-	other.ID, other.Result = "done-0", []byte("other")
-	e, err = wrong.Records.Read(ctx, "done-0")
-	if err != nil {
-		t.Fatal(err)
+	s.audit(t, p, audit.Options{})
+}
+
+// Two records of one id in two shards are for a person to judge: all are named
+// before anything is changed, or, of those that come later, before anything goes.
+func TestReshard_TwoRecordsOfOneID(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := scatter(t, 3)
+	p := pooltest.Open(t, s.nc)
+	other := func(id string) (wrong tallyman.Shard, revision uint64) {
+		t.Helper()
+		wrong = p.Shards()[(p.ShardOf(command.Token(id)).Index+1)%3]
+		r := *s.record(t, p, "parked-14")
+		r.ID, r.Revision, r.Seqs = id, 0, nil
+		revision, err := wrong.Records.WriteWait(ctx, command.Token(id), &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wrong, revision
 	}
-	other.Revision = e.Revision
-	if _, err := wrong.Records.WriteWait(ctx, "done-0", &other); err != nil {
-		t.Fatal(err)
+	names := func(err error, ids ...string) {
+		t.Helper()
+		if !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), fmt.Sprintf("%d entries lie in two buckets", len(ids))) {
+			t.Fatalf("got %v, want %v named", err, ids)
+		}
+		for _, id := range ids {
+			home := p.ShardOf(command.Token(id))
+			in := []string{home.Records.Bucket(), p.Shards()[(home.Index+1)%3].Records.Bucket()}
+			slices.Sort(in)
+			if want := fmt.Sprintf("%s in %s and %s", id, in[0], in[1]); !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
 	}
-	if _, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), "find out which of the two is right") {
-		t.Errorf("two records: got %v", err)
+	type place struct {
+		at       tallyman.Shard
+		revision uint64
 	}
-	if e, err = wrong.Records.Read(ctx, "done-0"); err != nil {
-		t.Fatal(err)
+	wrong := map[string]place{}
+	for _, id := range []string{"done-0", "done-1", "done-2"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
 	}
-	if err := wrong.Records.GiveUp(ctx, "done-0", e.Revision); err != nil {
-		t.Fatal(err)
+	for _, shards := range []int{2, 3, 4} {
+		_, err := tallyman.Reshard(ctx, s.nc, "main", shards, "ann")
+		names(err, "done-0", "done-1", "done-2")
+		if !errors.Is(err, tallyman.ErrBusy) {
+			t.Errorf("got %v, want %v", err, tallyman.ErrBusy)
+		}
+		if again, err := tallyman.Open(ctx, s.nc, "main"); err != nil {
+			t.Errorf("nothing is to be changed yet: %v", err)
+		} else if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What comes once it has begun is met on the way: the rest is carried.
+	cut := errors.New("cut off")
+	if _, err := tallyman.ReshardUntil(ctx, s.nc, "main", 4, "ann", func(point, _ string) error {
+		if point == "reshard-marked" {
+			return cut
+		}
+		return nil
+	}); !errors.Is(err, cut) {
+		t.Fatalf("got %v, want %v", err, cut)
+	}
+	clear(wrong)
+	for _, id := range []string{"done-3", "done-4"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
+	}
+	_, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann") // turned back
+	names(err, "done-3", "done-4")
+	if !strings.Contains(err.Error(), "nobody can open the pool") {
+		t.Errorf("got %v, want that the pool stays closed", err)
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if done, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); err != nil || !done.Resumed {
 		t.Errorf("once that is clear: got %+v, %v", done, err)
 	}
-	s.audit(t, p, audit.Options{})
+	s.kept(t)
 }
 
 func (s *scattered) record(t *testing.T, p *tallyman.Pool, id string) *kvstate.Record {
