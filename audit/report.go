@@ -126,17 +126,30 @@ func (r Report) Summary() string {
 	return "the books do not balance: " + r.amiss()
 }
 
-// amiss says in a few words what is amiss, and in which shard.
+// amiss says in a few words what is amiss, and in which shard. A list is that of
+// the pool as a whole.
 func (r Report) amiss() string {
-	var amiss []string
+	var parts []string
 	for _, s := range r.Shards {
-		if !s.Balanced {
-			amiss = append(amiss, fmt.Sprintf("shard %d: %s", *s.Shard, s.amiss()))
+		if text := s.unbalanced(); text != "" {
+			parts = append(parts, fmt.Sprintf("shard %d: %s", *s.Shard, text))
 		}
 	}
-	if len(amiss) > 0 {
-		return strings.Join(amiss, "; ")
+	if text := r.unbalanced(); len(r.Shards) == 0 && text != "" {
+		parts = append(parts, text)
 	}
+	if r.MissingIDCount > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d ids of the list missing", r.MissingIDCount, r.Compared))
+	}
+	if len(r.Shards) == 0 {
+		return strings.Join(parts, ", ")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// unbalanced is amiss without the list.
+func (r Report) unbalanced() string {
+	var amiss []string
 	for _, c := range []struct {
 		n    uint64
 		what string
@@ -145,7 +158,6 @@ func (r Report) amiss() string {
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
 		{r.MisplacedCount, "with the record in another shard"},
 		{r.LingeringCount, "acked and still in the stream"},
-		{r.MissingIDCount, fmt.Sprintf("of %d ids of the list missing", r.Compared)},
 	} {
 		if c.n > 0 {
 			amiss = append(amiss, fmt.Sprintf("%d %s", c.n, c.what))

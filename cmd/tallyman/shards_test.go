@@ -222,7 +222,14 @@ func TestShards_Books(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = run(t, s.url, list, "audit", "--against", "-")
-	o.expect(t, 6, "missing in shard 2: sequence 3", "misplaced in shard 1:", "tallyman reshard --shards 3", "shard 2: 1 missing", waits[2])
+	o.expect(t, 6, "missing in shard 2: sequence 3", "misplaced in shard 1:", "tallyman reshard --shards 3", "shard 2: 1 missing; 1 of 9 ids of the list missing", fmt.Sprintf("%q in shard 2:", waits[2]))
+	// Those of the list are summed up for the pool as a whole.
+	var gone strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&gone, "{\"id\":\"gone-%d\",\"sequence\":9}\n", i)
+	}
+	o = run(t, s.url, gone.String(), "audit", "--against", "-")
+	o.expect(t, 6, "missing ids", "the stream of shard 1 ends at sequence 3", "and 500 more", "1500 of 1500 ids of the list missing")
 	o = s.run(t, "audit", "--json")
 	got = o.object(t)
 	equal(t, got, "missing_count", "1")
