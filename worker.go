@@ -333,13 +333,18 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
-	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.shards[i].writable(ctx, w.owner) })
+	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
 }
 
 // writable returns nil once the server has taken a write into the shard's bucket.
-func (s *shard) writable(ctx context.Context, owner string) error {
-	if err := s.records.Probe(ctx, kvstate.ProbeKey(owner)); err != nil {
-		return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
+func (p *Pool) writable(ctx context.Context, s *shard, owner string) error {
+	err := s.records.Probe(ctx, kvstate.ProbeKey(owner))
+	if err == nil {
+		return nil
 	}
-	return nil
+	// Nobody listens where a bucket was: who leads its stream knows why.
+	if _, why := s.records.Read(ctx, kvstate.KeySettings); errors.Is(err, kvstate.ErrUnavailable) && errors.Is(why, kvstate.ErrNoBucket) {
+		return fmt.Errorf("tallyman: cannot write a record to bucket %q, which does not exist, so that whatever was in it is lost: %w", s.name, withRemedy(translate(why), ErrNoPool, p.remedy()))
+	}
+	return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
 }

@@ -173,7 +173,7 @@ func errUnknown() error {
 }
 
 func damaged(e kvstate.Entry) error {
-	return fmt.Errorf("its record at revision %d is damaged, and nothing is done on the ground of it: the worker that gets the command parks it as %s: %w", e.Revision, kvstate.ReasonCorrupt, e.Err)
+	return fmt.Errorf("its record at revision %d is damaged, and nothing is done on the ground of it. If its command is in the stream, the worker that gets it goes on from the revision before, or parks it as %s; otherwise tallyman show says what is left to do: %w", e.Revision, kvstate.ReasonCorrupt, e.Err)
 }
 
 // advance is Record.Advance by a person. What the table refuses is told with

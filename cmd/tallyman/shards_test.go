@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
@@ -184,6 +185,48 @@ func TestShards_Acts(t *testing.T) {
 		s.run(t, "discard", "1:"+key).expect(t, 0, "matched 1: 1 discarded")
 	})
 	s.run(t, "audit").expect(t, 0, "the books balance", "in 3 shards")
+}
+
+// What lies where no worker can get it is named with what to do.
+func TestShards_StatusOfWhatNobodyGets(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init", "--shards", "3").expect(t, 0)
+	p := s.pool(t)
+	for _, subject := range []string{"main_2.commands.bad!queue.echo.a", "main_1.commands.bad!queue.echo.a", "main_2.commands.other.echo.a"} {
+		if _, err := s.js(t).Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run(t, "status").expect(t, 0, "run: tallyman init --pool main --queue other",
+		"queue bad!queue holds 2 messages that no worker can get",
+		"nats stream purge main_1_commands --subject 'main_1.commands.bad!queue.>' and nats stream purge main_2_commands --subject 'main_2.commands.bad!queue.>'")
+	// The remedies are ones.
+	s.run(t, "init", "--queue", "other").expect(t, 0)
+	for _, at := range p.Shards()[1:] {
+		str, err := s.js(t).Stream(t.Context(), at.Commands.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := str.Purge(t.Context(), jetstream.WithPurgeSubject(at.Commands.Subjects("bad!queue"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := s.run(t, "status")
+	o.expect(t, 0)
+	if strings.Contains(o.stdout, "bad!queue") || strings.Contains(o.stdout, "no consumer") || strings.Contains(o.stdout, "that no queue delivers") {
+		t.Errorf("after that: got %s", o.stdout)
+	}
+	// A consumer that was set to a later sequence has the earlier ones as acked.
+	id := idIn(0, "passed") // in another shard, one waits
+	submit(t, p, tallyman.Command{ID: id, Kind: "echo"})
+	first := p.Shards()[0].Commands
+	if _, err := s.js(t).ResetConsumerToSequence(t.Context(), first.Name(), "default", 2); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "status").expect(t, 0, "1 commands are in the stream that no queue delivers; tallyman audit says why")
+	s.run(t, "audit").expect(t, 6, "lingering", `lingering in shard 0: sequence 1 "`+id+`"`, "nats consumer rm main_commands default")
+	s.run(t, "why", id).expect(t, 0, "no worker gets it any more: ask the audit")
 }
 
 func TestShards_Books(t *testing.T) {
