@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -312,6 +314,11 @@ func (w *Worker) Ready(ctx context.Context) error {
 	if n := w.slots.stuckCount(); n >= w.cfg.Concurrency {
 		return fmt.Errorf("tallyman: %d handlers ignore the end of their context; restart the worker", n)
 	}
+	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
+	// What is not acked is delivered again after a lease, and so is a denied ack sent again.
+	if subject := w.pool.link.Denied(time.Now().Add(-w.pool.settings.Lease-limit), w.vital); subject != "" {
+		return fmt.Errorf("tallyman: %w: publish to %q; allow it, see Permissions in docs/operations.md", ErrDenied, subject)
+	}
 	w.troubleMu.Lock()
 	for from, err := range w.trouble {
 		if err != nil {
@@ -320,7 +327,6 @@ func (w *Worker) Ready(ctx context.Context) error {
 		}
 	}
 	w.troubleMu.Unlock()
-	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	for i, f := range w.fetchers {
 		// With every slot taken there is no pull to be answered, nor while others have their turn.
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
@@ -334,6 +340,16 @@ func (w *Worker) Ready(ctx context.Context) error {
 		}
 	}
 	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
+}
+
+// vital reports whether a subject is one on which this worker pulls or acks.
+func (w *Worker) vital(subject string) bool {
+	if !strings.HasPrefix(subject, "$JS.ACK.") && !strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.") {
+		return false
+	}
+	return slices.ContainsFunc(w.pool.shards, func(s *shard) bool {
+		return strings.Contains(subject, "."+stream.Name(s.name)+".")
+	})
 }
 
 // writable returns nil once the server has taken a write into the shard's bucket.
