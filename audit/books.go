@@ -34,6 +34,7 @@ type books struct {
 	twice     bitmap // met more than once: by several commands, or by a record that was replaced meanwhile
 	suspects  uint64 // how many are in twice
 	highest   uint64 // sequence that anything accounts for
+	absorbed  uint64 // the highest that has an entry of its own
 	waiting   []straggler
 	floors    map[string]uint64 // up to where a queue has everything acked
 	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
@@ -106,6 +107,7 @@ func (b *books) read(ctx context.Context) error {
 func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 	if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
 		b.report.Absorbed++
+		b.absorbed = max(b.absorbed, seq)
 		b.book(seq, true)
 		return nil
 	}

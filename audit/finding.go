@@ -128,6 +128,10 @@ func (b *books) setBack() Finding {
 		}
 	case r.SealedThrough >= r.Beyond:
 		f.Cause = fmt.Sprintf("the stream ends at sequence %d and the books are sealed through %d: an older copy of the stream was put back, or the stream was replaced", r.LastSeq, r.SealedThrough)
+	case b.absorbed == r.Beyond:
+		key := kvstate.AbsorbedKey(r.Beyond)
+		f.Cause = fmt.Sprintf("the entry %s accounts for sequence %d and the stream ends at %d: it was written by hand and names another sequence than it ought to, or an older copy of the stream was put back, or the stream was replaced", key, r.Beyond, r.LastSeq)
+		f.Remedy = fmt.Sprintf("if it was written by hand: nats kv del %s %s; otherwise submit again what was accepted since: tallyman audit --against FILE names it; the books balance once the stream has passed that sequence", b.records.Bucket(), key)
 	default:
 		f.Cause = fmt.Sprintf("a record accounts for sequence %d and the stream ends at %d: an older copy of the stream was put back, or the stream was replaced", r.Beyond, r.LastSeq)
 		f.Remedy = "submit again what was accepted since: tallyman audit --against FILE names it; the books balance once the stream has passed that sequence, or the record has expired"
