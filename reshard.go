@@ -111,8 +111,8 @@ func isUnderway(err error) bool {
 	return errors.As(err, &under)
 }
 
-// resharding is one call of Reshard. It belongs to one goroutine, but for moved,
-// and for shards, of which each goroutine of eachShard writes its own.
+// resharding is one call of Reshard. It belongs to one goroutine, but for moved and
+// clashes, and for shards, of which each goroutine of eachShard writes its own.
 type resharding struct {
 	pool     *Pool
 	js       jetstream.JetStream
@@ -122,6 +122,7 @@ type resharding struct {
 	resumed  bool
 	shards   []*shard // those that exist; nil for those that do not
 	moved    atomic.Uint64
+	clashes  clashes
 	accord   accord                       // that nobody else has gone on meanwhile
 	at       func(point, id string) error // where a test may end it
 }

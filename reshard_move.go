@@ -107,7 +107,7 @@ func (r *resharding) move(ctx context.Context) error {
 			return fmt.Errorf("shard %d: %w", s.index, err)
 		}
 	}
-	return nil
+	return r.clashes.err(r.mark.To)
 }
 
 // empty takes out of a bucket what does not belong there any more.
@@ -164,7 +164,8 @@ func (r *resharding) carry(ctx context.Context, m kvstate.Movable, token command
 	}
 	err := home.bucket.Adopt(ctx, m)
 	if errors.Is(err, kvstate.ErrStale) {
-		return fmt.Errorf("%w, and bucket %s has revision %d of it: find out which of the two is right (nats kv get BUCKET %s --raw | tallyman decode), nats kv purge the other, and reshard again", err, from.name, m.Revision, m.Key)
+		r.clashes.add(m.Key, from.name, home.name) // both stay; the others are carried
+		return nil
 	}
 	if err != nil {
 		return err

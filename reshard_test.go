@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +18,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -350,30 +355,96 @@ func TestReshard_Misplaced(t *testing.T) {
 	if r, err := p.Find(ctx, "done-0"); err != nil || r.State != kvstate.Completed {
 		t.Errorf("got %+v, %v, want its receipt", r, err)
 	}
-	// A second, other record of the same id is for a person to judge.
-	other := *s.record(t, p, "parked-14")
-	other.ID, other.Result = "done-0", []byte("other")
-	e, err = wrong.Records.Read(ctx, "done-0")
-	if err != nil {
-		t.Fatal(err)
+	s.audit(t, p, audit.Options{})
+}
+
+// Two records of one id in two shards are for a person to judge: all are named
+// before anything is changed, or, of those that come later, before anything goes.
+func TestReshard_TwoRecordsOfOneID(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := scatter(t, 3)
+	p := pooltest.Open(t, s.nc)
+	other := func(id string) (wrong tallyman.Shard, revision uint64) {
+		t.Helper()
+		wrong = p.Shards()[(p.ShardOf(command.Token(id)).Index+1)%3]
+		r := *s.record(t, p, "parked-14")
+		r.ID, r.Revision, r.Seqs = id, 0, nil
+		revision, err := wrong.Records.WriteWait(ctx, command.Token(id), &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wrong, revision
 	}
-	other.Revision = e.Revision
-	if _, err := wrong.Records.WriteWait(ctx, "done-0", &other); err != nil {
-		t.Fatal(err)
+	names := func(err error, ids ...string) {
+		t.Helper()
+		if !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), fmt.Sprintf("%d entries lie in two buckets", len(ids))) {
+			t.Fatalf("got %v, want %v named", err, ids)
+		}
+		for _, id := range ids {
+			home := p.ShardOf(command.Token(id))
+			in := []string{home.Records.Bucket(), p.Shards()[(home.Index+1)%3].Records.Bucket()}
+			slices.Sort(in)
+			if want := fmt.Sprintf("%s in %s and %s", id, in[0], in[1]); !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
 	}
-	if _, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), "find out which of the two is right") {
-		t.Errorf("two records: got %v", err)
+	type place struct {
+		at       tallyman.Shard
+		revision uint64
 	}
-	if e, err = wrong.Records.Read(ctx, "done-0"); err != nil {
-		t.Fatal(err)
+	wrong := map[string]place{}
+	for _, id := range []string{"done-0", "done-1", "done-2"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
 	}
-	if err := wrong.Records.GiveUp(ctx, "done-0", e.Revision); err != nil {
-		t.Fatal(err)
+	for _, shards := range []int{2, 3, 4} {
+		_, err := tallyman.Reshard(ctx, s.nc, "main", shards, "ann")
+		names(err, "done-0", "done-1", "done-2")
+		if !errors.Is(err, tallyman.ErrBusy) {
+			t.Errorf("got %v, want %v", err, tallyman.ErrBusy)
+		}
+		if again, err := tallyman.Open(ctx, s.nc, "main"); err != nil {
+			t.Errorf("nothing is to be changed yet: %v", err)
+		} else if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What comes once it has begun is met on the way: the rest is carried.
+	cut := errors.New("cut off")
+	if _, err := tallyman.ReshardUntil(ctx, s.nc, "main", 4, "ann", func(point, _ string) error {
+		if point == "reshard-marked" {
+			return cut
+		}
+		return nil
+	}); !errors.Is(err, cut) {
+		t.Fatalf("got %v, want %v", err, cut)
+	}
+	clear(wrong)
+	for _, id := range []string{"done-3", "done-4"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
+	}
+	_, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann") // turned back
+	names(err, "done-3", "done-4")
+	if !strings.Contains(err.Error(), "nobody can open the pool") {
+		t.Errorf("got %v, want that the pool stays closed", err)
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if done, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); err != nil || !done.Resumed {
 		t.Errorf("once that is clear: got %+v, %v", done, err)
 	}
-	s.audit(t, p, audit.Options{})
+	s.kept(t)
 }
 
 func (s *scattered) record(t *testing.T, p *tallyman.Pool, id string) *kvstate.Record {
@@ -463,6 +534,52 @@ func TestReshard_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(4, tallyman.ErrSettings, "a pool of its own")
+}
+
+// What was acked and did not leave the stream keeps a pool from being spread
+// anew, and no waiting helps.
+func TestReshard_RefusedForWhatLingers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	messages := filepath.Join(dir, "store", "jetstream/$G/streams/main_commands/msgs")
+	var server *embedded.Server
+	s := &scattered{}
+	start := func() *tallyman.Pool {
+		t.Helper()
+		var err error
+		if server, err = embedded.Start(embedded.Config{Dir: filepath.Join(dir, "store")}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		s.nc = pooltest.Connect(t, server.URL())
+		return pooltest.Create(t, s.nc, tallyman.Settings{Removal: tallyman.RemovalAck}, tallyman.Topology{})
+	}
+	p := start()
+	if _, err := p.Submit(t.Context(), tallyman.Command{ID: "a", Kind: "echo"}); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := os.CopyFS(filepath.Join(dir, "kept"), os.DirFS(messages)); err != nil {
+		t.Fatal(err)
+	}
+	p = start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "let the workers settle them") {
+		t.Errorf("while it waits: got %v, want to wait for the workers", err)
+	}
+	stop := s.work(t, p, false)
+	pooltest.Await(t, t.Context(), "an empty stream", func() bool { return pending(t, p) == 0 })
+	stop()
+	server.Kill()
+	if err := os.RemoveAll(messages); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(messages, os.DirFS(filepath.Join(dir, "kept"))); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "waiting does not help: tallyman audit names") {
+		t.Errorf("once it is acked and still there: got %v, want that the audit names it", err)
+	}
 }
 
 // On a cluster a scan may be answered by a replica that is behind.

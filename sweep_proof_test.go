@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
@@ -228,8 +229,12 @@ func TestSweep_AckedWithoutRecord(t *testing.T) {
 	r.holds(t, 1)
 	stop()
 	r.want(t, 1)
-	if got := r.balanced(t); got.Pending != 1 {
-		t.Errorf("audit: got %d pending, want the one", got.Pending)
+	got, err := audit.Run(r.ctx, r.Commands(), r.Records(), audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Pending != 1 || got.LingeringCount != 1 || got.FindingCount != 1 {
+		t.Errorf("audit: got %+v, want the one pending, and lingering", got)
 	}
 }
 

@@ -58,7 +58,7 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 			return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, translate(err))
 		case err != nil: // away; look again
 		case e.Err != nil:
-			return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, e.Err)
+			return Receipt{}, fmt.Errorf("tallyman: wait for %q: its record is damaged: %w; see tallyman show", id, e.Err)
 		case e.Record != nil && e.Record.State.Terminal():
 			return outcome(e.Record)
 		}

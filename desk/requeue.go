@@ -71,7 +71,7 @@ func sentBack(act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	if kvstate.Aside(e.Key) {
 		return nil, fmt.Errorf("%w: %s cannot run as it is: %s; discard it, or submit it under another id", ErrRefused, e.Key, asideWhy(r.Reason))
 	}
-	next, err := act.advance(r, kvstate.Requeued)
+	next, err := act.advance(e, kvstate.Requeued)
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func (s *Store) Adopt(ctx context.Context, m Movable) error {
 			return err
 		}
 		switch {
-		case there.Raw != nil && sameEntry(there, m.Entry):
+		case there.Raw != nil && there.Same(m.Entry):
 			return nil
 		case there.Raw != nil:
 			return fmt.Errorf("kvstate: move %s: %w: bucket %s has another entry there, revision %d", m.Key, ErrStale, s.Bucket(), there.Revision)
@@ -139,8 +139,9 @@ func (s *Store) adopt(ctx context.Context, m Movable, body []byte, over uint64) 
 	return err
 }
 
-// sameEntry reports whether two entries say the same, as Adopt takes it.
-func sameEntry(a, b Entry) bool {
+// Same reports whether two entries say the same, as Adopt takes it.
+func (e Entry) Same(other Entry) bool {
+	a, b := e, other
 	if a.Record == nil || b.Record == nil {
 		return bytes.Equal(a.Raw, b.Raw)
 	}
