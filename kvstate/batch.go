@@ -20,13 +20,6 @@ const MaxBatch = 1024
 // batchBytes bounds one answer of the server; the rest is asked for again.
 const batchBytes = 8 << 20
 
-type batchRequest struct {
-	Keys  []string `json:"multi_last"`
-	From  uint64   `json:"seq,omitempty"`
-	UpTo  uint64   `json:"up_to_seq,omitempty"`
-	Bytes int      `json:"max_bytes"`
-}
-
 // ReadMany reads the entries of up to MaxBatch keys in one request and calls
 // done with one entry for each key, in the same order. It does not wait. Done
 // runs on the pipeline's goroutine and must not block; it is not called if
@@ -46,12 +39,9 @@ func (s *Store) readMany(keys []command.Token, from uint64, done func([]Entry, e
 	if len(keys) == 1 && from == 0 {
 		return s.readOne(keys[0], done)
 	}
-	b := &batch{store: s, done: done, entries: make([]Entry, len(keys))}
-	b.request.Bytes, b.request.From = batchBytes, from
-	b.request.Keys = make([]string, len(keys))
+	b := &batch{store: s, done: done, from: from, entries: make([]Entry, len(keys))}
 	for i, k := range keys {
 		b.entries[i].Key = k
-		b.request.Keys[i] = s.prefix + string(k)
 	}
 	return b.send()
 }
@@ -95,22 +85,54 @@ func (s *Store) directEntry(key command.Token, m *nats.Msg) Entry {
 // batch is one ReadMany under way. The pipeline calls it from one goroutine at a time.
 type batch struct {
 	store   *Store
-	request batchRequest
+	from    uint64 // revision to read on from; 0 for the beginning
+	upTo    uint64 // revision that the answer is about; 0 before the first
 	entries []Entry
 	index   map[command.Token]int // built with the first record that comes
 	done    func([]Entry, error)
 }
 
 func (b *batch) send() error {
-	body, err := json.Marshal(b.request)
-	if err != nil {
-		return fmt.Errorf("kvstate: read batch: %w", err)
-	}
-	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + b.store.stream, Data: body}
+	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + b.store.stream, Data: b.request()}
 	if err := b.store.pipe.SendMany(m, b.reply); err != nil {
 		return fmt.Errorf("kvstate: read batch: %w", err)
 	}
 	return nil
+}
+
+// request is what the server is asked, in JSON. Every command is read in one of
+// these, so it is written by hand.
+func (b *batch) request() []byte {
+	const usual = 32 // bytes of a token
+	q := make([]byte, 0, 96+len(b.entries)*(len(b.store.prefix)+usual))
+	q = append(q, `{"max_bytes":`...)
+	q = strconv.AppendInt(q, batchBytes, 10)
+	if b.from > 0 {
+		q = strconv.AppendUint(append(q, `,"seq":`...), b.from, 10)
+	}
+	if b.upTo > 0 {
+		q = strconv.AppendUint(append(q, `,"up_to_seq":`...), b.upTo, 10)
+	}
+	q = append(q, `,"multi_last":`...)
+	for i := range b.entries {
+		q = append(q, "[,"[min(i, 1)], '"')
+		q = appendText(q, b.store.prefix)
+		q = appendText(q, string(b.entries[i].Key))
+		q = append(q, '"')
+	}
+	return append(q, "]}"...)
+}
+
+// appendText appends s as it stands between the quotes of a JSON string. What
+// comes from subjects that were published by hand may hold anything.
+func appendText(q []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, _ := json.Marshal(s) // a string is never refused
+			return append(q, quoted[1:len(quoted)-1]...)
+		}
+	}
+	return append(q, s...)
 }
 
 func (b *batch) reply(m *nats.Msg, err error) (more bool) {
@@ -149,7 +171,7 @@ func (b *batch) add(m *nats.Msg) {
 	if i, ok := b.index[key]; ok {
 		b.entries[i] = e
 	}
-	b.request.From = e.Revision + 1
+	b.from = e.Revision + 1
 }
 
 func (b *batch) end(m *nats.Msg) {
@@ -157,7 +179,7 @@ func (b *batch) end(m *nats.Msg) {
 		b.finish()
 		return
 	}
-	b.request.UpTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
+	b.upTo, _ = strconv.ParseUint(m.Header.Get("Nats-UpTo-Sequence"), 10, 64)
 	if err := b.send(); err != nil {
 		b.done(nil, err)
 	}

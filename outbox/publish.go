@@ -137,7 +137,7 @@ func (r *Relay) outcome(ctx context.Context, c *row, f fate, err error) outcome 
 	default:
 		r.stats.failed.Add(1)
 		r.log.Error("a row failed and is not tried again", "id", c.ID, "attempt", o.Attempts, "error", err,
-			"remedy", "correct the cause, then outbox.Retry or outbox.Discard")
+			"remedy", "correct the cause, then: producer retry or producer discard (outbox.Retry, outbox.Discard)")
 	}
 	return o
 }

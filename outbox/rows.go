@@ -282,7 +282,13 @@ func (r *rows) settled(ctx context.Context, list []settlement) (int64, error) {
 
 // unsettled lists published rows after a sequence whose receipt was not seen yet.
 func (r *rows) unsettled(ctx context.Context, after int64, n int) (seqs []int64, ids []string, err error) {
-	found, err := r.db.QueryContext(ctx, selectUnsettled.in(r.dialect), after, n)
+	return pageOf(ctx, r.db, selectUnsettled.in(r.dialect), after, n)
+}
+
+// pageOf returns sequence and id of the rows that a query selects, given after
+// which sequence to begin, and how many are wanted.
+func pageOf(ctx context.Context, db *sql.DB, query string, after int64, n int) (seqs []int64, ids []string, err error) {
+	found, err := db.QueryContext(ctx, query, after, n)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,6 +15,9 @@ type Flags struct {
 	Submit  Submit           `cmd:"" help:"Submit one command."`
 	Import  Import           `cmd:"" help:"Submit a command for each line or row of a file."`
 	Relay   Relay            `cmd:"" help:"Carry the commands of an outbox in a database to the pool, until stopped."`
+	Failed  Failed           `cmd:"" help:"List the rows of an outbox that failed for good, and why."`
+	Retry   Retry            `cmd:"" help:"Have failed rows tried again, once their cause is removed."`
+	Discard Discard          `cmd:"" help:"Remove failed rows: their commands are never submitted."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 

@@ -59,7 +59,7 @@ func rowVerdict(r *outbox.Status) string {
 	case "sending":
 		return fmt.Sprintf("Relay %q is sending it, until %s at the latest; then another one may.", r.Owner, r.Due.Format("15:04:05 UTC"))
 	case "failed":
-		return "It has not reached the pool, and no relay tries any more: remove the cause, then outbox.Retry or outbox.Discard."
+		return "It has not reached the pool, and no relay tries any more: remove the cause, then: producer retry or producer discard."
 	}
 	return "It was published, and the pool knows nothing of it any more: its receipt has expired, or it was lost. Ask: tallyman audit --db."
 }

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/cmd/internal/database"
+	"github.com/tallyman-go/tallyman/outbox"
+)
+
+// ofOutbox names the database whose outbox it is about. No pool is asked.
+type ofOutbox struct {
+	DB string `name:"db" required:"" help:"Database with the outbox: postgres://..., sqlite:PATH or file:PATH." env:"TALLYMAN_DB" placeholder:"DSN"`
+}
+
+func (o *ofOutbox) open(ctx context.Context) (*database.Database, error) {
+	db, err := database.Open(ctx, o.DB, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := outbox.CheckSchema(ctx, db.DB, db.Dialect); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// Failed is the command that lists failed rows.
+type Failed struct {
+	ofOutbox `embed:""`
+
+	JSON bool `name:"json" help:"Print one JSON object per row."`
+}
+
+// failedRow is what --json prints.
+type failedRow struct {
+	ID        string    `json:"id"`
+	Kind      string    `json:"kind"`
+	Attempts  int       `json:"attempts"`
+	CreatedAt time.Time `json:"created_at"`
+	Error     string    `json:"error"`
+	Behind    string    `json:"behind,omitempty"` // id of a row of the same order key that comes before
+}
+
+// Run lists the rows that wait for an operator, oldest first.
+func (f *Failed) Run(ctx context.Context, out *cli.Out) error {
+	db, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	n := 0
+	for s, err := range outbox.Failed(ctx, db.DB, db.Dialect) {
+		if err != nil {
+			return err
+		}
+		if f.JSON {
+			if err := out.JSON(failedRow{s.ID, s.Kind, s.Attempts, s.CreatedAt, s.Error, s.Behind}); err != nil {
+				return err
+			}
+			continue
+		}
+		if n++; n == 1 {
+			fmt.Fprintln(w, "ID\tKIND\tATTEMPTS\tADDED\tERROR")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cell(s.ID), cell(s.Kind), s.Attempts, s.CreatedAt.Format(time.RFC3339), cell(s.Error))
+	}
+	if f.JSON {
+		return nil
+	}
+	if n == 0 {
+		fmt.Fprintln(w, "no row has failed for good")
+	}
+	return w.Flush()
+}
+
+// cell quotes what could not be printed as it is: a bad id may be why a row failed.
+func cell(s string) string {
+	if quoted := strconv.Quote(s); quoted != `"`+s+`"` || s == "" {
+		return quoted
+	}
+	return s
+}
+
+// Retry is the command that has failed rows tried again.
+type Retry struct {
+	ofOutbox `embed:""`
+
+	IDs []string `arg:"" optional:"" name:"id" help:"Ids of failed rows."`
+	All bool     `help:"Every failed row."`
+}
+
+// Validate checks what the parser cannot.
+func (r *Retry) Validate() error { return someOrAll(r.IDs, r.All) }
+
+// Run makes the rows pending again.
+func (r *Retry) Run(ctx context.Context, out *cli.Out) error {
+	return r.decide(ctx, out, r.IDs, outbox.Retry, "to be tried again")
+}
+
+// Discard is the command that removes failed rows.
+type Discard struct {
+	ofOutbox `embed:""`
+
+	IDs []string `arg:"" optional:"" name:"id" help:"Ids of failed rows."`
+	All bool     `help:"Every failed row."`
+}
+
+// Validate checks what the parser cannot.
+func (d *Discard) Validate() error { return someOrAll(d.IDs, d.All) }
+
+// Run removes the rows.
+func (d *Discard) Run(ctx context.Context, out *cli.Out) error {
+	return d.decide(ctx, out, d.IDs, outbox.Discard, "discarded")
+}
+
+func someOrAll(ids []string, all bool) error {
+	if (len(ids) > 0) == all {
+		return errors.New("give ids of failed rows, or --all; producer failed lists them")
+	}
+	return nil
+}
+
+// decide does one act on each row, in a transaction of its own: on all that
+// have failed if no ids are given. It goes on where one fails.
+func (o *ofOutbox) decide(ctx context.Context, out *cli.Out, ids []string, act func(context.Context, outbox.Tx, string) error, done string) error {
+	db, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if len(ids) == 0 {
+		for s, err := range outbox.Failed(ctx, db.DB, db.Dialect) {
+			if err != nil {
+				return err
+			}
+			ids = append(ids, s.ID)
+		}
+	}
+	var failed []error
+	for _, id := range ids {
+		if err := act(ctx, db.Dialect.Tx(db.DB), id); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		fmt.Fprintf(out, "%s: %s\n", cell(id), done)
+	}
+	return errors.Join(failed...)
+}
