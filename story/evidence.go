@@ -52,6 +52,7 @@ type Copy struct {
 	Kind      string
 	Delivered Delivered
 	Paused    bool // its queue
+	Unserved  bool // its queue has no consumer, so no worker gets it
 	// Settled says that it is acked and accounted for, and awaits the sweep.
 	Settled bool
 }
