@@ -68,6 +68,8 @@ fuzz: ## run every fuzz target for FUZZTIME
 lint: ## check format, vet and golangci-lint
 	@unformatted=$$(git ls-files --cached --others --exclude-standard '*.go' | xargs -r gofmt -l); \
 	if [[ -n $$unformatted ]]; then printf 'not gofmt-ed:\n%s\n' "$$unformatted" >&2; exit 1; fi
+	@large=$$(git ls-files -z | xargs -0r du -k 2>/dev/null | awk '$$1 > 1024'); \
+	if [[ -n $$large ]]; then printf 'larger than 1 MiB, a compiled program?\n%s\n' "$$large" >&2; exit 1; fi
 	go vet ./...
 	go vet -tags failpoints ./...
 	go vet -tags containers ./tests/containers/

@@ -57,6 +57,7 @@ type Copy struct {
 	Kind      string
 	Delivered Delivered
 	Paused    bool // its queue
+	Unserved  bool // its queue has no consumer, so no worker gets it
 	// Acked says that the server has it as acked: nobody gets it any more.
 	Acked bool
 	// Settled says that it is acked and accounted for: it awaits the sweep, or

@@ -179,7 +179,7 @@ func (g *gathering) copied(ctx context.Context, s stream.Stored) error {
 		}
 		g.queues[s.Queue] = q // of a queue without a consumer: nothing was delivered
 	}
-	c := Copy{Seq: s.Seq, At: s.At, Queue: s.Queue, Kind: s.Kind, Delivered: DeliveredNever, Paused: q.Paused}
+	c := Copy{Seq: s.Seq, At: s.At, Queue: s.Queue, Kind: s.Kind, Delivered: DeliveredNever, Paused: q.Paused, Unserved: q.Name == ""}
 	if s.Seq <= q.Delivered {
 		c.Delivered = DeliveredOnce
 	}

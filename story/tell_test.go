@@ -92,7 +92,8 @@ var tales = map[string]story.Evidence{
 			step(40, kvstate.Prepared, "worker-5", 9, ""), step(41, kvstate.Claimed, "worker-5", 9, "the effect did not happen"),
 			step(42, kvstate.Completed, "worker-5", 9, ""))}),
 	},
-	"paused": {Copies: []story.Copy{{Seq: 7, At: zero, Queue: "slow", Kind: "resize", Paused: true, Delivered: story.DeliveredNever}}},
+	"paused":   {Copies: []story.Copy{{Seq: 7, At: zero, Queue: "slow", Kind: "resize", Paused: true, Delivered: story.DeliveredNever}}},
+	"unserved": {Copies: []story.Copy{{Seq: 7, At: zero, Queue: "slwo", Kind: "resize", Unserved: true, Delivered: story.DeliveredNever}}},
 	"resolved": {
 		Entry: entry(30, kvstate.Record{Attempt: 1, Seqs: []uint64{7}, Result: []byte("{}"), ResolvedBy: "bob", Trail: trail(
 			step(1, kvstate.Parked, "worker-2", 5, "uncertain"), step(90, kvstate.Completed, "bob", 5, "seen on the statement"))}),

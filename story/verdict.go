@@ -56,6 +56,9 @@ func (t *telling) pending() string {
 		if c.Paused {
 			text += " The queue is paused."
 		}
+		if c.Unserved {
+			text += fmt.Sprintf(" The queue has no consumer: if it is meant, make one with tallyman init --queue %s.", word(c.Queue))
+		}
 	case c.Delivered == DeliveredOnce:
 		text += "it has been delivered, and may be running. A first attempt leaves no record until it ends or saves progress."
 	default:

@@ -26,10 +26,10 @@ type Import struct {
 	File string `arg:"" help:"File to read; - reads stdin."`
 
 	Kind          string `required:"" help:"Kind of the commands." placeholder:"KIND"`
-	IDField       string `name:"id-field" xor:"id" required:"" help:"Top-level field or column that holds the id: a string or a number." placeholder:"FIELD"`
-	IDFromContent bool   `name:"id-from-content" xor:"id" required:"" help:"Derive the id from the content, so that equal lines are one command."`
-	Format        string `help:"jsonl: a JSON value per line; lines: a payload per line; csv: a header, then a row per command. By default what the file's name ends in, else jsonl." enum:"jsonl,lines,csv," default:""`
-	Queue         string `help:"Queue to submit to (default default)." default:"default" placeholder:"NAME"`
+	IDField       string `name:"id-field" xor:"id" help:"Top-level field or column that holds the id: a string or a number. Either this or --id-from-content." placeholder:"FIELD"`
+	IDFromContent bool   `name:"id-from-content" xor:"id" help:"Derive the id from the content, so that equal lines are one command."`
+	Format        string `help:"jsonl: a JSON value per line; lines: a payload per line; csv: a header, then a row per command. By default what the file's name ends in, else jsonl." enum:"jsonl,lines,csv," default:"" placeholder:"F"`
+	Queue         string `help:"Queue to submit to." default:"default" placeholder:"NAME"`
 	JSON          bool   `name:"json" help:"Print the summary as one JSON object."`
 }
 
@@ -37,6 +37,9 @@ type Import struct {
 func (i *Import) Validate() error {
 	if i.Format == "" {
 		i.Format = formatOf(i.File)
+	}
+	if i.IDField == "" && !i.IDFromContent {
+		return errors.New("where are the ids? give --id-field FIELD or --id-from-content")
 	}
 	if i.Format == "lines" && i.IDField != "" {
 		return errors.New("--id-field needs fields: give --id-from-content with --format lines")

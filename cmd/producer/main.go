@@ -18,7 +18,7 @@ type Flags struct {
 	Failed  Failed           `cmd:"" help:"List the rows of an outbox that failed for good, and why."`
 	Retry   Retry            `cmd:"" help:"Have failed rows tried again, once their cause is removed."`
 	Discard Discard          `cmd:"" help:"Remove failed rows: their commands are never submitted."`
-	Version kong.VersionFlag `help:"Print the version and exit."`
+	Version kong.VersionFlag `help:"Print the version and exit." group:"common"`
 }
 
 func main() {

@@ -24,11 +24,11 @@ import (
 type Relay struct {
 	DB        string        `name:"db" required:"" help:"Database with the outbox: postgres://..., sqlite:PATH or file:PATH." env:"TALLYMAN_DB" placeholder:"DSN"`
 	Migrate   bool          `help:"Create the tables, or bring them up to date, before all else."`
-	Batch     int           `help:"Rows to claim at once (default 500)." default:"500" placeholder:"N"`
-	Lease     time.Duration `help:"How long a claimed row is this relay's alone (default 30s)." default:"30s" placeholder:"D"`
+	Batch     int           `help:"Rows to claim at once." default:"500" placeholder:"N"`
+	Lease     time.Duration `help:"How long a claimed row is this relay's alone." default:"30s" placeholder:"D"`
 	Poll      time.Duration `help:"How often to look without being woken (default 1s, SQLite 100ms)." placeholder:"D"`
-	Attempts  int           `help:"Tries of a row that keeps failing by itself (default 12)." default:"12" placeholder:"N"`
-	Retention time.Duration `help:"How long rows stay after their receipt was seen (default 168h)." default:"168h" placeholder:"D"`
+	Attempts  int           `help:"Tries of a row that keeps failing by itself." default:"12" placeholder:"N"`
+	Retention time.Duration `help:"How long rows stay after their receipt was seen." default:"168h" placeholder:"D"`
 	HTTP      string        `name:"http" help:"Address on which to serve /healthz, /readyz and /metrics." placeholder:"ADDR"`
 }
 

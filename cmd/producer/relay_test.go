@@ -40,7 +40,7 @@ func TestRelay_WrongUsage(t *testing.T) {
 		{"a DSN that cannot be read", []string{"--db", "postgres://u:secret@host:port/db"}, 2, "give postgres://"},
 		{"a file that is no database", []string{"--db", "sqlite:" + noDatabase}, 1, "is that file a database of SQLite"},
 		{"a server that is not there", []string{"--db", "postgres://u:secret@127.0.0.1:1/db?sslmode=disable"}, 1, "the database does not answer"},
-		{"a file that does not exist", []string{"--db", "sqlite:missing.db"}, 2, "there is no file missing.db; name one that exists, or create it with --migrate"},
+		{"a file that does not exist", []string{"--db", "sqlite:missing.db"}, 2, "there is no file missing.db; name one that exists, or create it with producer relay --migrate"},
 		{"no path", []string{"--db", "sqlite:"}, 2, "the path is missing"},
 		{"a batch of none", []string{"--db", "sqlite:x", "--batch", "0"}, 2, "--batch 0"},
 		{"a short lease", []string{"--db", "sqlite:x", "--lease", "1ms"}, 2, "--lease 1ms"},

@@ -20,7 +20,7 @@ type Submit struct {
 	Payload string `arg:"" optional:"" help:"Payload; - reads it from stdin. Empty if left out."`
 
 	ID          string        `name:"id" required:"" help:"Id of the act: the same id always means the same act." placeholder:"ID"`
-	Queue       string        `help:"Queue to submit to (default default)." default:"default" placeholder:"NAME"`
+	Queue       string        `help:"Queue to submit to." default:"default" placeholder:"NAME"`
 	ContentType string        `help:"What the payload is, such as application/json." placeholder:"TYPE"`
 	NotAfter    moment        `help:"Last moment to start: a time such as 2030-01-31T12:00:00Z, or a duration from now." placeholder:"TIME"`
 	Wait        time.Duration `help:"Wait this long for the outcome, and print the result." placeholder:"D"`

@@ -31,7 +31,7 @@ func (f *actFlags) act() (desk.Act, error) {
 
 // filterFlags select parked commands.
 type filterFlags struct {
-	Reason    string        `help:"Only those parked for this reason." placeholder:"R"`
+	Reason    string        `help:"Only those parked for this reason: ${reasons}." placeholder:"R"`
 	Kind      string        `help:"Only those of this kind." placeholder:"K"`
 	OlderThan time.Duration `help:"Only those parked for at least this long." placeholder:"D"`
 	NewerThan time.Duration `help:"Only those parked for less than this." placeholder:"D"`

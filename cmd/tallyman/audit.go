@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/journal"
@@ -78,7 +77,7 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 		opts.Against = beside.against(ctx)
 	}
 	err = connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
-		pool, err := tallyman.Open(ctx, nc, common.Pool)
+		pool, err := common.Open(ctx, nc)
 		if err != nil {
 			return err
 		}

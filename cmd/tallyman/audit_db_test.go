@@ -123,7 +123,7 @@ func auditBesideAnOutbox(t *testing.T, shards string) {
 		key := []string{"'key'", "'key'", "NULL"}[i]
 		exec(`INSERT INTO tallyman_outbox (id, queue, kind, content_type, payload, digest, state, due_at, order_key, available_at) VALUES ('` + c.id + `', 'default', 'k', '', x'', '', '` + c.state + `', 1, ` + key + `, ` + c.at + `)`)
 	}
-	s.run(t, "why", "first", "--db", dsn).expect(t, 0, "no relay tries any more", "outbox.Retry")
+	s.run(t, "why", "first", "--db", dsn).expect(t, 0, "no relay tries any more", "producer retry")
 	s.run(t, "why", "second", "--db", dsn).expect(t, 0, `waits in the outbox behind "first"`)
 	s.run(t, "why", "later", "--db", dsn).expect(t, 0, "tries again from 00:00:00 UTC on")
 }

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
@@ -9,6 +14,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -248,10 +254,49 @@ func TestConnect_Refused(t *testing.T) {
 	}
 }
 
+// A command that waits for JetStream says what it waits for, and what to do.
+func TestConnect_NoJetStream(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "nats.conf")
+	if err := os.WriteFile(conf, []byte("accounts: {A: {users: [{user: op, password: op}]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := embedded.Start(embedded.Config{Dir: dir, ConfigFile: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	cmd := exec.Command(os.Args[0], "status", "--server", as("op", server.URL()))
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := bufio.NewReader(stderr).ReadString('\n')
+	if want := "is JetStream switched on there"; err != nil || !strings.Contains(said, want) {
+		t.Errorf("got %q, %v, want a line with %q", said, err, want)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	if rest, err := io.ReadAll(stderr); err != nil || !strings.Contains(string(rest), "JetStream is not available") {
+		t.Errorf("after an interrupt: got %q, %v", rest, err)
+	}
+	_ = cmd.Wait() // it fails
+}
+
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	run(t, "", "", "fly").expect(t, 2, "fly")
 	run(t, "", "").expect(t, 2)
 	run(t, "", "", "--help").expect(t, 0, "audit", "decode", "TALLYMAN_POOL")
 	run(t, "", "", "--version").expect(t, 0)
+	run(t, "", "", "show").expect(t, 2, "<id>", "see tallyman show --help")
+	run(t, "", "", "init", "--lease", "10").expect(t, 2, "--lease", "such as 30s", "see tallyman init --help")
+	run(t, "", "", "resolve", "a").expect(t, 2, "--result TEXT or --result-file FILE")
+	run(t, "", "", "list", "--context", "nosuch").expect(t, 1, `"nosuch"`, "nats context ls")
 }

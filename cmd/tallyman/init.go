@@ -65,7 +65,7 @@ func (c *initCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 		if err := c.create(ctx, nc, common.Pool); err != nil {
 			return err
 		}
-		pool, err := tallyman.Open(ctx, nc, common.Pool)
+		pool, err := common.Open(ctx, nc)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func persist(ctx context.Context, patience time.Duration, stderr io.Writer, do f
 		}
 		if !told {
 			told = true
-			fmt.Fprintf(stderr, "tallyman: the servers are not ready, trying for up to %v: %v\n", patience, err)
+			fmt.Fprintf(stderr, "tallyman: the servers are not ready, trying for up to %v: %s\n", patience, cli.Text(err))
 		}
 		select {
 		case <-time.After(d):

@@ -14,7 +14,7 @@ import (
 )
 
 type listCommand struct {
-	State string `help:"Only commands in this state; pending lists those that nobody has written about yet." placeholder:"S"`
+	State string `help:"Only commands in this state: pending (nobody has written about it yet), ${states}." placeholder:"S"`
 	Kind  string `help:"Only commands of this kind." placeholder:"K"`
 	Limit int    `help:"Stop after this many; 0 for no limit." default:"0" placeholder:"N"`
 	JSON  bool   `name:"json" help:"Print one JSON object per line."`

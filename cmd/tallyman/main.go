@@ -16,9 +16,9 @@ const description = "Create a pool, look into it, and prove that no command was 
 type grammar struct {
 	cli.Common
 
-	Version kong.VersionFlag `help:"Print the version and exit."`
+	Version kong.VersionFlag `help:"Print the version and exit." group:"common"`
 
-	Demo    demo.Command   `cmd:"" help:"Pack a directory with workers that are killed and frozen, and prove that nothing was lost or done twice."`
+	Demo    demo.Command   `cmd:"" help:"Pack a directory with workers that are killed and frozen, and prove that nothing was lost or done twice. Brings its own server."`
 	Init    initCommand    `cmd:"" help:"Create the pool, or bring it up to date. Safe to repeat."`
 	Status  statusCommand  `cmd:"" help:"Show settings, queues and how many commands are in which state."`
 	List    listCommand    `cmd:"" help:"List the records of commands."`
@@ -35,8 +35,8 @@ type grammar struct {
 	Reshard reshardCommand `cmd:"" help:"Spread the pool over another number of shards, while nothing runs."`
 	Wait    waitCommand    `cmd:"" help:"Wait for the outcome of a command and print its result."`
 	Audit   auditCommand   `cmd:"" help:"Prove that every command is accounted for. Exit code 6 if not."`
-	Decode  decodeCommand  `cmd:"" help:"Read one MessagePack value on stdin and print it as JSON."`
-	Digest  digestCommand  `cmd:"" help:"Print the SHA-256 of stdin in hexadecimal."`
+	Decode  decodeCommand  `cmd:"" help:"Read one MessagePack value on stdin and print it as JSON. Asks no server."`
+	Digest  digestCommand  `cmd:"" help:"Print the SHA-256 of stdin in hexadecimal. Asks no server."`
 
 	DemoWorker demo.Worker `cmd:"" hidden:""`
 }

@@ -43,7 +43,7 @@ func connected(ctx context.Context, common *cli.Common, do func(context.Context,
 // withPool calls do with the opened pool.
 func withPool(ctx context.Context, common *cli.Common, do func(context.Context, *tallyman.Pool) error) error {
 	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
-		pool, err := tallyman.Open(ctx, nc, common.Pool)
+		pool, err := common.Open(ctx, nc)
 		if err != nil {
 			return err
 		}

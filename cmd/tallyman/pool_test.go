@@ -126,7 +126,12 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("a denied permission names the subject", func(t *testing.T) {
 		s.run(t, "init").expect(t, 0)
-		run(t, strings.Replace(s.url, "op:op", "blind:blind", 1), "", "status").expect(t, 1, "permission denied", "$JS.API.STREAM.INFO.KV_main")
+		s.run(t, "status").expect(t, 0, "0 commands, 0 bytes, last sequence 0")
+		o := run(t, strings.Replace(s.url, "op:op", "blind:blind", 1), "", "status")
+		o.expect(t, 1, "permission denied", "$JS.API.STREAM.INFO.KV_main")
+		if strings.Count(o.stderr, "\n") != 1 {
+			t.Errorf("got %q, want one line", o.stderr)
+		}
 		shut := strings.Replace(s.url, "op:op", "shut:shut", 1)
 		run(t, shut, "", "status").expect(t, 0)
 		submit(t, s.pool(t), tallyman.Command{ID: "x", Kind: "echo"})

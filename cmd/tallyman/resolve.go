@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,11 +14,19 @@ import (
 
 type resolveCommand struct {
 	ID          string  `arg:"" help:"Id of the command, as it was submitted. Put -- before one that begins with -."`
-	Result      *string `xor:"result" required:"" help:"The result, as text; may be empty." placeholder:"TEXT"`
-	ResultFile  string  `xor:"result" required:"" help:"File that holds the result; - reads stdin." placeholder:"FILE"`
+	Result      *string `xor:"result" help:"The result, as text; may be empty. Either this or --result-file." placeholder:"TEXT"`
+	ResultFile  string  `xor:"result" help:"File that holds the result; - reads stdin." placeholder:"FILE"`
 	ContentType string  `help:"Content type of the result." placeholder:"TYPE"`
 	actFlags
 	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Validate checks what the parser cannot.
+func (c *resolveCommand) Validate() error {
+	if c.Result == nil && c.ResultFile == "" {
+		return errors.New("what is the result? give --result TEXT or --result-file FILE")
+	}
+	return nil
 }
 
 // Run makes what a person states the receipt of a parked command.

@@ -294,7 +294,7 @@ func TestShards_Reshard(t *testing.T) {
 	o.expect(t, 0)
 	equal(t, o.object(t), "from", "3")
 	equal(t, o.object(t), "to", "1")
-	s.run(t, "status").expect(t, 0, "sequences ")
+	s.run(t, "status").expect(t, 0, "last sequence ")
 	s.run(t, "show", done[2]).expect(t, 0, "completed")
 	s.run(t, "why", parked[1]).expect(t, 0, "ann carried its record into another shard", "from shard 1 of 3 to shard 0 of 1")
 	s.run(t, "reshard", "--shards", "2").expect(t, 0, "has 2 shards, it had 1")

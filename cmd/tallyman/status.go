@@ -300,6 +300,8 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	}
 	if n := len(v.Shards); n > 0 {
 		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))
+	} else if v.Stream.Commands == 0 {
+		t.row("stream", fmt.Sprintf("0 commands, 0 bytes, last sequence %d", v.Stream.LastSeq))
 	} else {
 		t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
 	}

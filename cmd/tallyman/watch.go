@@ -22,7 +22,7 @@ import (
 
 type watchCommand struct {
 	Kind    string   `help:"Only commands of this kind." placeholder:"K"`
-	State   []string `help:"Only changes into this state. Repeatable." placeholder:"S"`
+	State   []string `help:"Only changes into this state: ${states}. Repeatable." placeholder:"S"`
 	ID      []string `name:"id" sep:"none" help:"Only this command, beginning with where it stands now. Repeatable." placeholder:"ID"`
 	Current bool     `help:"Begin with where all commands stand now."`
 	JSON    bool     `name:"json" help:"Print one JSON object per line."`

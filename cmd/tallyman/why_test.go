@@ -40,6 +40,13 @@ func TestWhy(t *testing.T) {
 		}
 	}
 
+	submit(t, p, tallyman.Command{ID: "astray", Kind: "echo", Queue: "dfault"})
+	s.run(t, "why", "astray").expect(t, 0, "no worker has got it yet", "make one with tallyman init --queue dfault")
+	submit(t, p, tallyman.Command{ID: "at home", Kind: "echo"})
+	if o := s.run(t, "why", "at home"); o.code != 0 || strings.Contains(o.stdout, "no consumer") {
+		t.Errorf("got %+v, want it pending in a queue that has a consumer", o)
+	}
+
 	s.run(t, "why", "nobody").expect(t, 1, `command "nobody": not found`, "main.commands.*.*.nobody")
 	if err := p.Records().PutWait(t.Context(), command.Token("torn"), []byte("\x1b[2J"), 0); err != nil {
 		t.Fatal(err)

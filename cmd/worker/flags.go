@@ -25,13 +25,13 @@ type Flags struct {
 	Embedded    bool             `help:"Start a NATS server in this process and create the pool there. This is also done when no server is named."`
 	Data        string           `help:"Folder of the embedded server's store (default ./.tallyman)." placeholder:"DIR"`
 	Listen      string           `help:"Address of the embedded server, host:port; port 0 takes a free one (default 127.0.0.1:4222)." placeholder:"ADDR"`
-	Config      string           `help:"Pool file with the handlers (default ./pool.yaml)." default:"./pool.yaml" placeholder:"FILE"`
-	Queue       []string         `help:"Queue to work on; may be repeated (default default)." default:"default" placeholder:"NAME"`
-	Concurrency int              `help:"How many handlers run at once (default 100)." default:"100" placeholder:"N"`
+	Config      string           `help:"Pool file with the handlers." default:"./pool.yaml" placeholder:"FILE"`
+	Queue       []string         `help:"Queue to work on; may be repeated." default:"default" placeholder:"NAME"`
+	Concurrency int              `help:"How many handlers run at once." default:"100" placeholder:"N"`
 	Lease       time.Duration    `help:"Lease that the pool must have; a pool that is created here gets it (default 30s there)." placeholder:"D"`
-	Drain       time.Duration    `help:"How long handlers may go on after SIGTERM (default 20s)." default:"20s" placeholder:"D"`
+	Drain       time.Duration    `help:"How long handlers may go on after SIGTERM." default:"20s" placeholder:"D"`
 	HTTP        string           `name:"http" help:"Address on which to serve /healthz, /readyz and /metrics." placeholder:"ADDR"`
-	Version     kong.VersionFlag `help:"Print the version and exit."`
+	Version     kong.VersionFlag `help:"Print the version and exit." group:"common"`
 }
 
 // Validate checks what the parser cannot.

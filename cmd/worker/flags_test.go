@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 )
 
 func parse(t *testing.T, args string) (*Flags, error) {
@@ -16,7 +16,7 @@ func parse(t *testing.T, args string) (*Flags, error) {
 		t.Setenv(name, "")
 	}
 	var f Flags
-	parser, err := kong.New(&f, kong.Vars{"version": "x"})
+	parser, err := cli.Parser("worker", "", &f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func (f *Flags) openPool(ctx context.Context, log *slog.Logger, create bool) (*n
 			return nil, nil, err
 		}
 	}
-	pool, err := tallyman.Open(ctx, nc, f.Pool)
+	pool, err := f.Open(ctx, nc)
 	if err != nil {
 		nc.Close()
 		return nil, nil, err

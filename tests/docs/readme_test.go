@@ -81,6 +81,34 @@ func TestReadme(t *testing.T) {
 	})
 }
 
+// Pool files in the document load. What does not begin with handlers is a part of one.
+func TestHandlers_PoolFiles(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, text := range fenced(t, "../../docs/handlers.md", "yaml") {
+		if !strings.Contains(text, "handlers:\n") {
+			text = "handlers:\n" + text
+		}
+		dir := t.TempDir()
+		for _, m := range regexp.MustCompile(`\./([a-z-]+\.sh)`).FindAllStringSubmatch(text, -1) {
+			if err := os.WriteFile(filepath.Join(dir, m[1]), []byte("#!/bin/sh\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(dir, "pool.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runner.Load(path); err != nil && !strings.Contains(err.Error(), "python3") { // may not be installed
+			t.Errorf("%v\n%s", err, text)
+		}
+		found++
+	}
+	if found < 2 {
+		t.Errorf("docs/handlers.md has %d pool files, want at least 2", found)
+	}
+}
+
 // The story in the document is one that is told.
 func TestOperations_Why(t *testing.T) {
 	t.Parallel()
@@ -91,10 +119,20 @@ func TestOperations_Why(t *testing.T) {
 	}
 }
 
+// anchors returns what links to the headings of a document look like.
+func anchors(t *testing.T, document string) []string {
+	t.Helper()
+	var all []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(anyFence.ReplaceAllString(read(t, document), ""), -1) {
+		kept := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, "#"+strings.ReplaceAll(kept, " ", "-"))
+	}
+	return all
+}
+
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	code := regexp.MustCompile("(?s)```.*?```")
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 	found := 0
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/adr/*.md", "../../bench/*.md"} {
 		documents, err := filepath.Glob(pattern)
@@ -102,10 +140,19 @@ func TestLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range documents {
-			for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(read(t, document), ""), -1) {
+			for _, m := range link.FindAllStringSubmatch(anyFence.ReplaceAllString(read(t, document), ""), -1) {
+				if m[0] == "]()" {
+					continue
+				}
 				found++
-				if _, err := os.Stat(filepath.Join(filepath.Dir(document), m[1])); err != nil {
+				target := document
+				if m[1] != "" {
+					target = filepath.Join(filepath.Dir(document), m[1])
+				}
+				if _, err := os.Stat(target); err != nil {
 					t.Errorf("%s links to %s, which is not there", document, m[1])
+				} else if m[2] != "" && !slices.Contains(anchors(t, target), m[2]) {
+					t.Errorf("%s links to %s%s: there is no such heading", document, m[1], m[2])
 				}
 			}
 		}

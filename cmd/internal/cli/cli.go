@@ -12,8 +12,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
@@ -21,6 +23,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // Exit codes, the same for every command.
@@ -43,16 +46,16 @@ var ErrUsage = errors.New("wrong usage")
 
 // Common holds the flags that every command has.
 type Common struct {
-	Pool      string `help:"Name of the pool." env:"TALLYMAN_POOL" default:"main" placeholder:"NAME"`
-	Server    string `help:"URLs of the NATS servers, comma-separated." env:"NATS_URL" placeholder:"URL"`
-	Context   string `help:"Name of a nats CLI context to connect with." env:"NATS_CONTEXT" placeholder:"NAME"`
-	Creds     string `help:"File with user credentials." env:"NATS_CREDS" placeholder:"FILE"`
-	Nkey      string `help:"File with an nkey seed." env:"NATS_NKEY" placeholder:"FILE"`
-	TLSCA     string `name:"tls-ca" help:"File with the certificates of authorities to trust." env:"NATS_CA" placeholder:"FILE"`
-	TLSCert   string `name:"tls-cert" help:"File with the client certificate." env:"NATS_CERT" placeholder:"FILE"`
-	TLSKey    string `name:"tls-key" help:"File with the client key." env:"NATS_KEY" placeholder:"FILE"`
-	LogFormat string `help:"Format of the logs on stderr." enum:"text,json" default:"text"`
-	LogLevel  string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info"`
+	Pool      string `help:"Name of the pool." env:"TALLYMAN_POOL" default:"main" placeholder:"NAME" group:"common"`
+	Server    string `help:"URLs of the NATS servers, comma-separated${server}." env:"NATS_URL" placeholder:"URL" group:"common"`
+	Context   string `help:"Name of a nats CLI context to connect with." env:"NATS_CONTEXT" placeholder:"NAME" group:"common"`
+	Creds     string `help:"File with user credentials." env:"NATS_CREDS" placeholder:"FILE" group:"common"`
+	Nkey      string `help:"File with an nkey seed." env:"NATS_NKEY" placeholder:"FILE" group:"common"`
+	TLSCA     string `name:"tls-ca" help:"File with the certificates of authorities to trust." env:"NATS_CA" placeholder:"FILE" group:"common"`
+	TLSCert   string `name:"tls-cert" help:"File with the client certificate." env:"NATS_CERT" placeholder:"FILE" group:"common"`
+	TLSKey    string `name:"tls-key" help:"File with the client key." env:"NATS_KEY" placeholder:"FILE" group:"common"`
+	LogFormat string `help:"Format of the logs on stderr." enum:"text,json" default:"text" placeholder:"F" group:"common"`
+	LogLevel  string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"info" placeholder:"L" group:"common"`
 }
 
 // Logger returns the logger that the flags ask for. It writes to stderr.
@@ -74,11 +77,11 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 	if err := c.files(); err != nil {
 		return nil, err
 	}
-	options := []nats.Option{nats.Name(name)}
+	options := []nats.Option{nats.Name(name), nats.ErrorHandler(tell)}
 	if c.Context != "" {
 		nc, _, err := natscontext.Connect(c.Context, append(tallyman.ConnectOptions(), options...)...)
 		if err != nil {
-			return nil, fmt.Errorf("connect with context %q: %w", c.Context, err)
+			return nil, fmt.Errorf("connect with context %q: %w; nats context ls lists those that there are", c.Context, err)
 		}
 		return nc, nil
 	}
@@ -112,6 +115,14 @@ func (c *Common) Connect(name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
+// tell prints what the server reports outside of any request. What it denies is
+// named by the error of the request.
+func tell(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
 // files checks the files that the flags name, since the client's errors would
 // look like those of a server that cannot be reached.
 func (c *Common) files() error {
@@ -137,12 +148,25 @@ func (c *Common) OpenPool(ctx context.Context, name string) (*nats.Conn, *tallym
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := tallyman.Open(ctx, nc, c.Pool)
+	p, err := c.Open(ctx, nc)
 	if err != nil {
 		nc.Close()
 		return nil, nil, err
 	}
 	return nc, p, nil
+}
+
+// tellAfter is how long opening a pool may take before stderr says so.
+const tellAfter = 2 * time.Second
+
+// Open opens the pool. That may take half a minute while the servers are not
+// ready: it tells why it waits.
+func (c *Common) Open(ctx context.Context, nc *nats.Conn) (*tallyman.Pool, error) {
+	waits := time.AfterFunc(tellAfter, func() {
+		fmt.Fprintf(os.Stderr, "no answer yet about pool %s, asking for up to 30s; %s\n", c.Pool, jetStreamRemedy)
+	})
+	defer waits.Stop()
+	return tallyman.Open(ctx, nc, c.Pool)
 }
 
 // Command is one subcommand: kong calls Run with what Main binds.
@@ -168,22 +192,32 @@ func (o *Out) JSON(v any) error {
 	return err
 }
 
+// Parser returns the parser of a command line, a struct of kong that embeds Common.
+func Parser(name, description string, grammar any) (*kong.Kong, error) {
+	return kong.New(grammar,
+		kong.Name(name), kong.Description(description), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}), kong.Help(printHelp), kong.ValueFormatter(describe),
+		kong.ExplicitGroups([]kong.Group{{Key: "common", Title: "Flags of every command:"}}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(mapDuration)),
+		kong.Vars{
+			"version": Version(), "server": fallbackServer(name),
+			"states": words(kvstate.States()), "reasons": words(kvstate.Reasons()),
+		},
+	)
+}
+
 // Main parses args against grammar, a struct of kong that embeds Common, and
 // runs the command that they name. Its context ends with the first SIGINT or
 // SIGTERM. It returns the exit code.
 func Main(name, description string, grammar any, common *Common, args []string) int {
-	parser, err := kong.New(grammar,
-		kong.Name(name), kong.Description(description), kong.UsageOnError(),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
-		kong.Vars{"version": Version()},
-	)
+	parser, err := Parser(name, description, grammar)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
 		return ExitUsage
 	}
 	parsed, err := parse(parser, args)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v (see %s --help)\n", name, err, name)
+		fmt.Fprintf(os.Stderr, "%s: %v (see %s --help)\n", name, err, selected(name, err))
 		return ExitUsage
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -191,10 +225,26 @@ func Main(name, description string, grammar any, common *Common, args []string) 
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(common, &Out{os.Stdout})
 	if err := parsed.Run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "tallyman: "), "desk: "))
+		fmt.Fprintf(os.Stderr, "%s: %s%s\n", name, Text(err), remedy(err))
 		return Code(err)
 	}
 	return ExitDone
+}
+
+// Text returns what an error says, without the name of the package that said it.
+func Text(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "tallyman: "), "desk: ")
+}
+
+const jetStreamRemedy = "is JetStream switched on there (nats-server -js), and most of a cluster up?"
+
+// remedy says what to do about an error of the server, which knows nothing of
+// how it was started.
+func remedy(err error) string {
+	if errors.Is(err, tallyman.ErrUnavailable) {
+		return "; " + jetStreamRemedy
+	}
+	return ""
 }
 
 // parse refuses arguments that are not UTF-8, which the parser would change: two

@@ -89,7 +89,7 @@ func sqliteSource(rest string, create bool) (string, error) {
 	}
 	if !create {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("there is no file %s; name one that exists, or create it with --migrate", path)
+			return "", fmt.Errorf("there is no file %s; name one that exists, or create it with producer relay --migrate", path)
 		} else if err != nil {
 			return "", err
 		}
