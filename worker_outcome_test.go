@@ -14,6 +14,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -332,5 +333,39 @@ func TestKind_HostilePayload(t *testing.T) {
 	}
 	if got := ran.Load(); got != 0 {
 		t.Errorf("handlers ran %d times, want none", got)
+	}
+}
+
+func TestWorker_CancelledWhileRunning(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, tallyman.Settings{Lease: time.Second}, tallyman.Topology{})
+	running, cause := make(chan struct{}), make(chan error, 1)
+	var seen journal
+	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+		close(running)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return tallyman.Result{Body: []byte("done all the same")}, nil
+	})})
+	sub := r.submit(t, tallyman.Command{ID: "c", Kind: "long"})
+	<-running
+	rec := &kvstate.Record{ID: "c", Kind: "long", Queue: "default", Digest: dedupe.Digest("long", nil)}
+	rec, err := rec.Advance(kvstate.Cancelled, "anna", "no longer wanted", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.AddSeq(sub.Sequence)
+	if _, err := r.Records().WriteWait(r.ctx, "c", rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cause; !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("the handler's context ended for %v, want ErrCancelled", err)
+	}
+	r.emptied(t) // whoever gets it next takes it out
+	if got, err := r.Wait(r.ctx, "c"); got.State != tallyman.Cancelled || !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if n := seen.count(tallyman.EventCancelled, "c"); n != 1 {
+		t.Errorf("the worker noticed %d cancellations, want 1", n)
 	}
 }
