@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // A pull of a scan asks for at most scanPull entries, and for fewer where those
@@ -137,13 +138,16 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 			err = fmt.Errorf("kvstate: scan %s: %w", name, err)
 		}
 	}()
-	cons, err := p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
-		FilterSubject:     p.store.prefix + ">",
-		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy:         jetstream.AckNonePolicy,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: scanIdle,
+	// One whose making got no answer is left behind: it costs little and ends by itself.
+	cons, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+			FilterSubject:     p.store.prefix + ">",
+			DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+			AckPolicy:         jetstream.AckNonePolicy,
+			MemoryStorage:     true,
+			Replicas:          1,
+			InactiveThreshold: scanIdle,
+		})
 	})
 	if err != nil {
 		return err
@@ -151,7 +155,6 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 	defer func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// Left behind it costs little and ends by itself.
 		_ = p.store.js.DeleteConsumer(bounded, name, cons.CachedInfo().Name)
 	}()
 	seen := uint64(0)
@@ -184,7 +187,7 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 		}
 		if seen == before {
 			// Entries that were still to come may be gone meanwhile.
-			info, err := cons.Info(ctx)
+			info, err := pipeline.Question(ctx, cons.Info)
 			if err != nil {
 				return err
 			}
