@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 )
 
 func TestWait_AcrossRestart(t *testing.T) {
@@ -59,8 +60,7 @@ func TestPool_DeniedWhileWorking(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	if err := tallyman.Create(ctx, connect(t, s.URL(), nats.UserInfo("op", "op")), "main", brisk, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}

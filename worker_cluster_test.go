@@ -25,8 +25,7 @@ func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cl
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	r := &rig{nc: connect(t, c.URL()), ctx: ctx}
 	if r.js, err = jetstream.New(r.nc); err != nil {
 		t.Fatal(err)

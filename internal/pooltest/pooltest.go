@@ -113,14 +113,41 @@ func Run(t testing.TB, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// Await polls until ok, and fails the test if ctx ends before.
+// patience bounds every wait for something that is sure to come. It is no
+// measure of anything: only a failing test waits for that long.
+const patience = 2 * time.Minute
+
+// Context bounds a whole test. It ends a little before the time of the test
+// binary is up, so that what was waited for in vain is named. A limit that
+// counted from here would run out on a slow machine while subtests that run in
+// parallel wait for their turn.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	limited, ok := t.(interface{ Deadline() (time.Time, bool) })
+	if !ok { // a benchmark
+		return t.Context()
+	}
+	end, ok := limited.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-20*time.Second))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Await polls until ok, and fails the test if ctx ends before, or after two minutes.
 func Await(t testing.TB, ctx context.Context, what string, ok func() bool) {
 	t.Helper()
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
+		case <-enough.C:
+			t.Fatalf("waited in vain for %s", what)
 		case <-ctx.Done():
 			t.Fatalf("waited in vain for %s", what)
 		}
