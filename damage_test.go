@@ -229,7 +229,7 @@ func TestWorker_BitsFlipAtWork(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 	settings := brisk
-	settings.Lease, settings.MaxAttempts = time.Second, 10
+	settings.Lease, settings.MaxAttempts = time.Second, 1000
 	r := newRig(t, settings, tallyman.Topology{})
 	const n, steps = 30, 6
 	did := ledger{}

@@ -24,7 +24,11 @@ import (
 )
 
 // sweeping are settings of a pool whose commands are swept out.
-var sweeping = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second, Removal: tallyman.RemovalSweep}
+var sweeping = func() tallyman.Settings {
+	s := brisk
+	s.Removal = tallyman.RemovalSweep
+	return s
+}()
 
 // quick sweeps often.
 var quick = tallyman.SweepPace{Every: 20 * time.Millisecond, ByQueueEvery: time.Millisecond}
@@ -527,7 +531,9 @@ func (r *rig) complete(t testing.TB, c tallyman.Command, seq uint64, followUps .
 // follow-ups may not be born, because its record says that it is completed.
 func TestSweep_CrashBetweenRecordAndAck(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, sweeping, tallyman.Topology{})
+	settings := sweeping
+	settings.Lease = mortal().Lease
+	r := newRig(t, settings, tallyman.Topology{})
 	parent := tallyman.Command{ID: "p", Kind: "echo"}
 	r.submit(t, parent)
 	r.take(t)
@@ -666,8 +672,7 @@ func TestSweep_Denied(t *testing.T) {
 	}
 	t.Cleanup(s.Close)
 	as := func(user string) string { return strings.Replace(s.URL(), "://", "://"+user+":pw@", 1) }
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	admin := connect(t, as("admin"))
 	if err := tallyman.Create(ctx, admin, "main", sweeping, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
@@ -702,9 +707,10 @@ func TestSweep_OnACluster(t *testing.T) {
 	sweeper(t, open(t, connect(t, r.nc.ConnectedUrl())), quick, tallyman.WorkerConfig{Mux: handle("echo", echo)})
 	for i, move := range []string{"", "$JS.API.CONSUMER.LEADER.STEPDOWN.main_commands.default", "$JS.API.STREAM.LEADER.STEPDOWN.main_commands", "$JS.API.STREAM.LEADER.STEPDOWN.KV_main"} {
 		if move != "" {
-			if _, err := r.nc.RequestWithContext(r.ctx, move, nil); err != nil {
-				t.Fatal(err)
-			}
+			eventually(t, r.ctx, "the leader to step down", func() bool {
+				_, err := r.nc.Request(move, nil, 5*time.Second)
+				return err == nil
+			})
 		}
 		r.settled(t, r.many(t, "", fmt.Sprint(i), 200)...)
 		r.emptied(t)

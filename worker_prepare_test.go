@@ -102,7 +102,7 @@ func TestInvariant_I9_NothingIsGuessed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
+			r := newRig(t, mortal(), tallyman.Topology{})
 			var bank payments
 			prepared, die := make(chan struct{}), make(chan struct{})
 			routed := func(dying bool) *tallyman.Mux {
@@ -216,7 +216,7 @@ func TestClaim_Prepare(t *testing.T) {
 		t.Parallel()
 		for want, finding := range map[tallyman.State]tallyman.Finding{tallyman.Completed: tallyman.Done, tallyman.Parked: tallyman.NotDone} {
 			r := newRig(t, brisk, tallyman.Topology{})
-			deadline := time.Now().Add(2 * time.Second)
+			deadline := time.Now().Add(4 * time.Second) // it is to begin before that
 			var handled atomic.Int64
 			start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "pay",
 				Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
@@ -354,7 +354,7 @@ func TestClaim_Prepare(t *testing.T) {
 	})
 	t.Run("only one of two holders gets to prepare", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, brisk, tallyman.Topology{Queues: []string{"default", "side"}})
+		r := newRig(t, mortal(), tallyman.Topology{Queues: []string{"default", "side"}}) // the loser says nothing to the server
 		var bank payments
 		entered, goOn := make(chan struct{}, 2), make(chan struct{})
 		prepared := make(chan error, 2)
@@ -465,7 +465,7 @@ func TestWorker_DamagedRecord(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
+			r := newRig(t, mortal(), tallyman.Topology{})
 			saved, die := make(chan struct{}), make(chan struct{})
 			kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
 				for n := uint64(1); n <= 2; n++ {
@@ -519,7 +519,7 @@ func TestWorker_DamagedRecord(t *testing.T) {
 
 func TestWorker_CancelledWhileRunning(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tallyman.Settings{Lease: time.Second}, tallyman.Topology{})
+	r := newRig(t, mortal(), tallyman.Topology{})
 	running, cause := make(chan struct{}), make(chan error, 1)
 	var seen journal
 	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {

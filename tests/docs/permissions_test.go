@@ -24,9 +24,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what must happen; denial is how long a request may take that must not.
+// patience bounds what must happen; denial is how long a request may take that
+// must not, and whose refusal the client library does not tell.
 const (
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	denial   = 2 * time.Second
 )
 
@@ -296,25 +297,21 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			}
 			pool := open(user)
 			for _, key := range []command.Token{kvstate.KeySettings, "_audit"} {
-				short, cancel := context.WithTimeout(ctx, denial)
-				defer cancel()
-				e, err := pool.Records().Read(short, key)
+				e, err := pool.Records().Read(ctx, key)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := pool.Records().PutWait(short, key, []byte("{}"), e.Revision); !errors.Is(err, kvstate.ErrDenied) {
+				if err := pool.Records().PutWait(ctx, key, []byte("{}"), e.Revision); !errors.Is(err, kvstate.ErrDenied) {
 					t.Errorf("write %s: got %v, want %v", key, err, kvstate.ErrDenied)
 				}
 			}
 		})
 	}
 	t.Run("a producer writes no record and a reader submits nothing", func(t *testing.T) {
-		short, cancel := context.WithTimeout(ctx, denial)
-		defer cancel()
-		if err := producer.Records().PutWait(short, "p", []byte("x"), 0); !errors.Is(err, kvstate.ErrDenied) {
+		if err := producer.Records().PutWait(ctx, "p", []byte("x"), 0); !errors.Is(err, kvstate.ErrDenied) {
 			t.Errorf("write as producer: got %v, want %v", err, kvstate.ErrDenied)
 		}
-		if _, err := open("reader").Submit(short, tallyman.Command{ID: "r", Kind: "child"}); !errors.Is(err, tallyman.ErrDenied) {
+		if _, err := open("reader").Submit(ctx, tallyman.Command{ID: "r", Kind: "child"}); !errors.Is(err, tallyman.ErrDenied) {
 			t.Errorf("submit as reader: got %v, want %v", err, tallyman.ErrDenied)
 		}
 	})
