@@ -37,7 +37,7 @@ func build(m *testing.M) int {
 // the test if the demo leaves anything behind in its temporary directory.
 func tally(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	temp := t.TempDir()
 	cmd := exec.CommandContext(ctx, binary, append([]string{"demo"}, args...)...)
