@@ -30,9 +30,7 @@ func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cl
 	if r.js, err = jetstream.New(r.nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(ctx, r.nc, "main", pooltest.Settings(settings), tallyman.Topology{Replicas: 3}); err != nil {
-		t.Fatal(err)
-	}
+	pooltest.Make(t, ctx, r.nc, settings, tallyman.Topology{Replicas: 3})
 	r.Pool = open(t, r.nc)
 	return r, c
 }

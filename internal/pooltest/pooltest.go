@@ -8,6 +8,7 @@ package pooltest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"testing"
@@ -79,10 +80,21 @@ func Settings(s tallyman.Settings) tallyman.Settings {
 // Create makes the pool "main" if there is none, and opens it.
 func Create(t testing.TB, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) *tallyman.Pool {
 	t.Helper()
-	if err := tallyman.Create(t.Context(), nc, "main", Settings(settings), topology); err != nil {
-		t.Fatal(err)
-	}
+	Make(t, Context(t), nc, settings, topology)
 	return Open(t, nc)
+}
+
+// Make makes the pool "main" if there is none: again and again, as tallyman init
+// does, while a cluster elects a leader, which on a busy machine it may do at any time.
+func Make(t testing.TB, ctx context.Context, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) {
+	t.Helper()
+	Await(t, ctx, "a leader that makes the pool", func() bool {
+		err := tallyman.Create(ctx, nc, "main", Settings(settings), topology)
+		if err != nil && !errors.Is(err, tallyman.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // Open opens the pool "main".
