@@ -230,7 +230,7 @@ func TestWorker_BitsFlipAtWork(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 	settings := brisk
-	settings.Lease, settings.MaxAttempts = time.Second, 10
+	settings.Lease, settings.MaxAttempts = time.Second, 1000
 	r := newRig(t, settings, tallyman.Topology{})
 	const n, steps = 30, 6
 	did := ledger{}
@@ -322,7 +322,7 @@ func TestWorker_DamagedRecord(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
+			r := newRig(t, mortal(), tallyman.Topology{})
 			saved, die := make(chan struct{}), make(chan struct{})
 			kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
 				for n := uint64(1); n <= 2; n++ {

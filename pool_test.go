@@ -35,7 +35,7 @@ func work(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) *tallyman.W
 }
 
 func TestPool_FromSubmissionToReceipt(t *testing.T) {
-	p := newPool(t, tallyman.Settings{Lease: 2 * time.Second})
+	p := newPool(t, tallyman.Settings{})
 	var ran atomic.Int64
 	mux := &tallyman.Mux{}
 	mux.Handle("echo", tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
@@ -43,8 +43,7 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 		return tallyman.Result{Body: c.Payload()}, nil
 	}))
 	work(t, p, tallyman.WorkerConfig{Mux: mux})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	const n = 1000
 	for i := range n {
 		id := fmt.Sprintf("c-%d", i)

@@ -136,16 +136,17 @@ func (s *scattered) kept(t *testing.T) {
 	for bucket := range s.js.KeyValueStoreNames(t.Context()).Name() {
 		name := strings.TrimPrefix(bucket, "KV_")
 		for id := range s.receipts {
-			str, err := s.js.Stream(t.Context(), "KV_"+name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := str.GetLastMsgForSubject(t.Context(), "$KV."+name+"."+id)
-			if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Header.Get("KV-Operation") != "" {
+			var m *jetstream.RawStreamMsg
+			var err error
+			pooltest.Await(t, t.Context(), "an answer about "+id, func() bool { // a busy cluster may elect a leader at any time
+				var str jetstream.Stream
+				if str, err = s.js.Stream(t.Context(), "KV_"+name); err == nil {
+					m, err = str.GetLastMsgForSubject(t.Context(), "$KV."+name+"."+id)
+				}
+				return err == nil || errors.Is(err, jetstream.ErrMsgNotFound)
+			})
+			if err != nil || m.Header.Get("KV-Operation") != "" {
 				continue
-			}
-			if err != nil {
-				t.Fatal(err)
 			}
 			found[id] = true
 			if kept := m.Header.Get("Nats-TTL"); (kept == "") != strings.HasPrefix(id, "parked") || len(kept) > len("3600") || kept > "3600" {

@@ -22,8 +22,18 @@ import (
 
 func TestMain(m *testing.M) { pooltest.Main(m) }
 
-// brisk are settings under which failures take milliseconds.
-var brisk = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second}
+// brisk are settings under which failures take milliseconds. No test waits for
+// that lease to run out, and no machine is so busy that one does: it would burn
+// an attempt.
+var brisk = tallyman.Settings{Lease: 30 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second}
+
+// mortal is brisk for tests that wait until the lease of a worker that is gone
+// has run out. It outlasts a machine that stands still for some seconds.
+func mortal() tallyman.Settings {
+	s := brisk
+	s.Lease = 5 * time.Second
+	return s
+}
 
 // rig is a server with a pool, and a connection beside the pool's.
 type rig struct {
@@ -38,8 +48,7 @@ type rig struct {
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // subtests that run in parallel wait for their turn
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	nc := pooltest.Connect(t, s.URL())
 	if err := tallyman.Create(ctx, nc, "main", pooltest.Settings(settings), topology); err != nil {
 		t.Fatal(err)

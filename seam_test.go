@@ -2,6 +2,7 @@ package tallyman
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -53,8 +54,8 @@ type byHand struct {
 	}
 }
 
-// seamSettings leave a stalled machine a second before the order of events changes.
-var seamSettings = Settings{Lease: 2 * time.Second, Retention: time.Second}.WithDefaults()
+// seamSettings leave a stalled machine more than a second before the order of events changes.
+var seamSettings = Settings{Lease: 3 * time.Second, Retention: 2 * time.Second}.WithDefaults()
 
 // TestSeam holds the double, a server and a cluster to the same behaviours.
 func TestSeam(t *testing.T) {
@@ -140,15 +141,19 @@ func behave(t *testing.T, url string, settings Settings, replicas int) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Create(ctx, nc, pool, settings, Topology{Replicas: replicas}); err != nil {
+			err = Create(ctx, nc, pool, settings, Topology{Replicas: replicas})
+			for errors.Is(err, ErrUnavailable) && pipeline.Sleep(ctx, 100*time.Millisecond) == nil { // a busy cluster may elect a leader at any time
+				err = Create(ctx, nc, pool, settings, Topology{Replicas: replicas})
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			p, err := Open(ctx, nc, pool)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = p.Close() }) // returns nil
-			kv, err := js.KeyValue(ctx, pool)
+			t.Cleanup(func() { _ = p.Close() })       // returns nil
+			kv, err := js.KeyValue(t.Context(), pool) // which gives up by itself
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -179,7 +179,9 @@ func (r *rig) complete(t testing.TB, c tallyman.Command, seq uint64, followUps .
 // follow-ups may not be born, because its record says that it is completed.
 func TestSweep_CrashBetweenRecordAndAck(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, sweeping, tallyman.Topology{})
+	settings := sweeping
+	settings.Lease = mortal().Lease
+	r := newRig(t, settings, tallyman.Topology{})
 	parent := tallyman.Command{ID: "p", Kind: "echo"}
 	r.submit(t, parent)
 	r.take(t)

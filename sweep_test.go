@@ -13,7 +13,11 @@ import (
 )
 
 // sweeping are settings of a pool whose commands are swept out.
-var sweeping = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second, Removal: tallyman.RemovalSweep}
+var sweeping = func() tallyman.Settings {
+	s := brisk
+	s.Removal = tallyman.RemovalSweep
+	return s
+}()
 
 // quick sweeps often.
 var quick = tallyman.SweepPace{Every: 20 * time.Millisecond, ByQueueEvery: time.Millisecond}
@@ -199,8 +203,7 @@ func TestSweep_Denied(t *testing.T) {
 	s, as := guarded(t, `
 		{user: admin, password: pw}
 		{user: worker, password: pw, permissions: {publish: {deny: ["$JS.API.STREAM.PURGE.>", "$JS.API.CONSUMER.NAMES.>", "main.settled.>"]}, subscribe: {deny: "main.settled.>"}}}`)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	admin := connect(t, as("admin"))
 	if err := tallyman.Create(ctx, admin, "main", sweeping, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
@@ -235,9 +238,10 @@ func TestSweep_OnACluster(t *testing.T) {
 	sweeper(t, open(t, connect(t, r.nc.ConnectedUrl())), quick, tallyman.WorkerConfig{Mux: handle("echo", echo)})
 	for i, move := range []string{"", "$JS.API.CONSUMER.LEADER.STEPDOWN.main_commands.default", "$JS.API.STREAM.LEADER.STEPDOWN.main_commands", "$JS.API.STREAM.LEADER.STEPDOWN.KV_main"} {
 		if move != "" {
-			if _, err := r.nc.RequestWithContext(r.ctx, move, nil); err != nil {
-				t.Fatal(err)
-			}
+			eventually(t, r.ctx, "the leader to step down", func() bool {
+				_, err := r.nc.Request(move, nil, 5*time.Second)
+				return err == nil
+			})
 		}
 		r.settled(t, r.many(t, "", fmt.Sprint(i), 200)...)
 		r.emptied(t)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 )
 
 func TestWait_AcrossRestart(t *testing.T) {
@@ -50,8 +51,7 @@ func TestPool_DeniedWhileWorking(t *testing.T) {
 	_, as := guarded(t, `
 		{user: op, password: pw}
 		{user: weak, password: pw, permissions: {publish: {allow: ">", deny: ["main.commands.>", "$KV.main.>"]}}}`)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	if err := tallyman.Create(ctx, connect(t, as("op")), "main", brisk, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}

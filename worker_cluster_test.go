@@ -21,13 +21,10 @@ import (
 func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cluster) {
 	t.Helper()
 	c := pooltest.Cluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	r := &rig{nc: connect(t, c.URL()), ctx: ctx}
 	r.js = pooltest.JetStream(t, r.nc)
-	if err := tallyman.Create(ctx, r.nc, "main", pooltest.Settings(settings), tallyman.Topology{Replicas: 3}); err != nil {
-		t.Fatal(err)
-	}
+	pooltest.Make(t, ctx, r.nc, settings, tallyman.Topology{Replicas: 3})
 	r.Pool = open(t, r.nc)
 	return r, c
 }

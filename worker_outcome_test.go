@@ -149,8 +149,12 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 	t.Run("the handler's own delay is kept", func(t *testing.T) {
 		t.Parallel()
+		records := r.updates(t, "l")
 		r.submit(t, tallyman.Command{ID: "l", Kind: "later"})
-		waiting := r.record(t, "l", func(r *kvstate.Record) bool { return r.State == kvstate.Waiting })
+		waiting := records()
+		for waiting.State != kvstate.Waiting {
+			waiting = records()
+		}
 		if got := waiting.NextAt.Sub(waiting.Trail[len(waiting.Trail)-1].At); got < 700*time.Millisecond {
 			t.Errorf("next try is recorded %v after the failed one, want at least 700ms", got)
 		}
@@ -204,6 +208,30 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 }
 
+// updates returns the records of a command one by one as they are written from now on.
+func (r *rig) updates(t testing.TB, id command.Token) (next func() *kvstate.Record) {
+	t.Helper()
+	all, err := r.nc.SubscribeSync(r.Records().Subject(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return func() *kvstate.Record {
+		t.Helper()
+		m, err := all.NextMsgWithContext(r.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := kvstate.Decode(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+}
+
 func TestInvariant_I8_DelaysGrow(t *testing.T) {
 	t.Parallel()
 	settings := brisk
@@ -212,24 +240,11 @@ func TestInvariant_I8_DelaysGrow(t *testing.T) {
 	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("fail", func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
 		return tallyman.Result{}, errBroken
 	})})
-	updates, err := r.nc.SubscribeSync(r.Records().Subject("b"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	records := r.updates(t, "b")
 	r.submit(t, tallyman.Command{ID: "b", Kind: "fail"})
 	var delays []time.Duration
 	for len(delays) < 4 {
-		m, err := updates.NextMsgWithContext(r.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec, err := kvstate.Decode(m.Data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rec := records()
 		if rec.State == kvstate.Waiting {
 			delays = append(delays, rec.NextAt.Sub(rec.Trail[len(rec.Trail)-1].At))
 		}
@@ -338,7 +353,7 @@ func TestKind_HostilePayload(t *testing.T) {
 
 func TestWorker_CancelledWhileRunning(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tallyman.Settings{Lease: time.Second}, tallyman.Topology{})
+	r := newRig(t, mortal(), tallyman.Topology{})
 	running, cause := make(chan struct{}), make(chan error, 1)
 	var seen journal
 	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {

@@ -98,7 +98,7 @@ func TestInvariant_I9_NothingIsGuessed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
+			r := newRig(t, mortal(), tallyman.Topology{})
 			var bank payments
 			prepared, die := make(chan struct{}), make(chan struct{})
 			routed := func(dying bool) *tallyman.Mux {
@@ -212,7 +212,7 @@ func TestClaim_Prepare(t *testing.T) {
 		t.Parallel()
 		for want, finding := range map[tallyman.State]tallyman.Finding{tallyman.Completed: tallyman.Done, tallyman.Parked: tallyman.NotDone} {
 			r := newRig(t, brisk, tallyman.Topology{})
-			deadline := time.Now().Add(2 * time.Second)
+			deadline := time.Now().Add(4 * time.Second) // it is to begin before that
 			var handled atomic.Int64
 			start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "pay",
 				Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
@@ -350,7 +350,7 @@ func TestClaim_Prepare(t *testing.T) {
 	})
 	t.Run("only one of two holders gets to prepare", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, brisk, tallyman.Topology{Queues: []string{"default", "side"}})
+		r := newRig(t, mortal(), tallyman.Topology{Queues: []string{"default", "side"}}) // the loser says nothing to the server
 		var bank payments
 		entered, goOn := make(chan struct{}, 2), make(chan struct{})
 		prepared := make(chan error, 2)

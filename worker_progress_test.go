@@ -81,7 +81,7 @@ func TestInvariant_I5_Progress(t *testing.T) {
 
 func TestInvariant_I4_AStaleWorkerChangesNothing(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tallyman.Settings{Lease: 3 * time.Second}, tallyman.Topology{})
+	r := newRig(t, brisk, tallyman.Topology{})
 	first, goOn := make(chan struct{}), make(chan struct{})
 	lost := make(chan error, 1)
 	cause := make(chan error, 1)

@@ -92,7 +92,7 @@ func Open(ctx context.Context, nc *nats.Conn, pool Pool, opts Options) (*Journal
 		log: opts.Logger.With("pool", pool.Name()), confirm: opts.Confirm,
 		stream: Name(pool.Name()), prefix: subjectPrefix(pool.Name()), heads: map[command.Token]head{},
 	}
-	if _, err := js.Stream(ctx, j.stream); err != nil {
+	if _, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, j.stream) }); err != nil {
 		return nil, fmt.Errorf("journal: open %q: %w", j.stream, absent(err, j.pool))
 	}
 	if j.pipe, err = pipeline.New(nc, pipeline.Config{}); err != nil {

@@ -45,14 +45,19 @@ type party struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	return newRigWith(t, tallyman.Settings{Lease: 2 * time.Second}, tallyman.Topology{}, journal.Config{Lease: 2 * time.Second})
+	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{})
+}
+
+// newMortalRig is newRig for tests that wait until the lease of a relay has run out.
+func newMortalRig(t testing.TB) *rig {
+	t.Helper()
+	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{Lease: 5 * time.Second})
 }
 
 func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topology, cfg journal.Config) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	r := &rig{server: s, raw: connect(t, s.URL()), ctx: ctx}
 	r.js = pooltest.JetStream(t, r.raw)
 	if err := tallyman.Create(ctx, r.raw, "main", pooltest.Settings(settings), topology); err != nil {

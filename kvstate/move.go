@@ -216,7 +216,8 @@ func (s *Store) RaiseTo(ctx context.Context, revision uint64) error {
 // Delete deletes a pool's bucket with all that is in it. One that does not
 // exist is no error.
 func Delete(ctx context.Context, js jetstream.JetStream, pool string) error {
-	if err := js.DeleteStream(ctx, "KV_"+pool); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	err := pipeline.Again(ctx, pipeline.DefaultTimeout, func(ctx context.Context) error { return js.DeleteStream(ctx, "KV_"+pool) })
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("kvstate: delete bucket %q: %w", pool, pipeline.Away(err))
 	}
 	return nil

@@ -136,13 +136,16 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 			err = fmt.Errorf("kvstate: scan %s: %w", name, err)
 		}
 	}()
-	cons, err := p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
-		FilterSubject:     p.store.prefix + ">",
-		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy:         jetstream.AckNonePolicy,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: scanIdle,
+	// One whose making got no answer is left behind: it costs little and ends by itself.
+	cons, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+			FilterSubject:     p.store.prefix + ">",
+			DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+			AckPolicy:         jetstream.AckNonePolicy,
+			MemoryStorage:     true,
+			Replicas:          1,
+			InactiveThreshold: scanIdle,
+		})
 	})
 	if err != nil {
 		return err
@@ -150,7 +153,6 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 	defer func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// Left behind it costs little and ends by itself.
 		_ = p.store.js.DeleteConsumer(bounded, name, cons.CachedInfo().Name)
 	}()
 	seen := uint64(0)
@@ -183,7 +185,7 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 		}
 		if seen == before {
 			// Entries that were still to come may be gone meanwhile.
-			info, err := cons.Info(ctx)
+			info, err := pipeline.Question(ctx, cons.Info)
 			if err != nil {
 				return err
 			}

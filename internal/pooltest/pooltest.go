@@ -8,6 +8,7 @@ package pooltest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"testing"
@@ -90,10 +91,21 @@ func Settings(s tallyman.Settings) tallyman.Settings {
 // Create makes the pool "main" if there is none, and opens it.
 func Create(t testing.TB, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) *tallyman.Pool {
 	t.Helper()
-	if err := tallyman.Create(t.Context(), nc, "main", Settings(settings), topology); err != nil {
-		t.Fatal(err)
-	}
+	Make(t, Context(t), nc, settings, topology)
 	return Open(t, nc)
+}
+
+// Make makes the pool "main" if there is none: again and again, as tallyman init
+// does, while a cluster elects a leader, which on a busy machine it may do at any time.
+func Make(t testing.TB, ctx context.Context, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) {
+	t.Helper()
+	Await(t, ctx, "a leader that makes the pool", func() bool {
+		err := tallyman.Create(ctx, nc, "main", Settings(settings), topology)
+		if err != nil && !errors.Is(err, tallyman.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // Open opens the pool "main".
@@ -124,14 +136,41 @@ func Run(t testing.TB, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// Await polls until ok, and fails the test if ctx ends before.
+// patience bounds every wait for something that is sure to come. It is no
+// measure of anything: only a failing test waits for that long.
+const patience = 2 * time.Minute
+
+// Context bounds a whole test. It ends a little before the time of the test
+// binary is up, so that what was waited for in vain is named. A limit that
+// counted from here would run out on a slow machine while subtests that run in
+// parallel wait for their turn.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	limited, ok := t.(interface{ Deadline() (time.Time, bool) })
+	if !ok { // a benchmark
+		return t.Context()
+	}
+	end, ok := limited.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-20*time.Second))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Await polls until ok, and fails the test if ctx ends before, or after two minutes.
 func Await(t testing.TB, ctx context.Context, what string, ok func() bool) {
 	t.Helper()
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
+		case <-enough.C:
+			t.Fatalf("waited in vain for %s", what)
 		case <-ctx.Done():
 			t.Fatalf("waited in vain for %s", what)
 		}
