@@ -34,13 +34,20 @@ func (b *books) fault(format string, args ...any) {
 }
 
 // settle waits until every command has left the stream. Acks travel after
-// receipts, so a receipt does not mean that yet.
+// receipts, so a receipt does not mean that yet. A server that was killed may know of an
+// ack, and have lost the removal that belongs to it: then all are acked.
 func (s *stand) settle(t *testing.T) {
 	t.Helper()
 	for _, shard := range s.pool.Shards() {
 		await(t, "the stream to be empty", func() bool {
 			state, err := shard.Commands.State(t.Context())
-			return err == nil && state.Messages == 0
+			if err != nil || state.Messages == 0 || !s.amnesia || shard.Commands.Sweeps() {
+				return err == nil && state.Messages == 0
+			}
+			queues, err := shard.Commands.Queues(t.Context())
+			return err == nil && !slices.ContainsFunc(queues, func(q stream.Queue) bool {
+				return q.Pending > 0 || q.Outstanding > 0 || q.Floor < state.LastSeq
+			})
 		})
 	}
 }
