@@ -2,11 +2,13 @@ package kvstate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/embedded"
@@ -28,6 +30,65 @@ func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.
 	}
 	b.met++
 	return b.replica.CreateConsumer(ctx, name, cfg)
+}
+
+// leaderless plays a cluster that elects a leader: requests about the stream
+// find nobody, the first times that it says; below 0 for ever.
+type leaderless struct {
+	jetstream.JetStream
+	streams, consumers int
+}
+
+func (l *leaderless) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if l.streams--; l.streams != -1 {
+		return nil, nats.ErrNoResponders
+	}
+	l.streams = 0
+	return l.JetStream.Stream(ctx, name)
+}
+
+func (l *leaderless) CreateConsumer(ctx context.Context, name string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if l.consumers--; l.consumers != -1 {
+		return nil, &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}
+	}
+	l.consumers = 0
+	return l.JetStream.CreateConsumer(ctx, name, cfg)
+}
+
+// TestScan_OfABucketThatNobodyLeads: an election makes a scan wait, not fail.
+func TestScan_OfABucketThatNobodyLeads(t *testing.T) {
+	t.Parallel()
+	for _, times := range [][2]int{{2, 0}, {0, 2}, {1, 1}} {
+		t.Run(fmt.Sprintf("%d and %d requests find nobody", times[0], times[1]), func(t *testing.T) {
+			t.Parallel()
+			s := bucketOf(t, 3)
+			s.js = &leaderless{JetStream: s.js, streams: times[0], consumers: times[1]}
+			visited := 0
+			if err := s.Scan(t.Context(), func(Entry) error { visited++; return nil }); err != nil || visited != 3 {
+				t.Errorf("got %d visited, %v; want three", visited, err)
+			}
+		})
+	}
+	for _, times := range [][2]int{{-1, 0}, {0, -1}} {
+		t.Run(fmt.Sprintf("for ever: %v", times), func(t *testing.T) {
+			t.Parallel()
+			s := bucketOf(t, 3)
+			s.js = &leaderless{JetStream: s.js, streams: times[0], consumers: times[1]}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := s.Scan(ctx, func(Entry) error { return nil }); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("got %v, want %v", err, ErrUnavailable)
+			}
+		})
+	}
+	t.Run("an error of visit is not asked again about", func(t *testing.T) {
+		t.Parallel()
+		s := bucketOf(t, 3)
+		visited := 0
+		if err := s.Scan(t.Context(), func(Entry) error { visited++; return nats.ErrNoResponders }); !errors.Is(err, nats.ErrNoResponders) || visited != 1 {
+			t.Errorf("got %d visited, %v; want one and its error", visited, err)
+		}
+	})
 }
 
 // bucketOf starts a server with a bucket that holds records 0 to n-1.

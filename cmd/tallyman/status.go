@@ -13,6 +13,9 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
+// statusPatience is how long status asks again while a stream has no leader.
+const statusPatience = 10 * time.Second
+
 type statusCommand struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
@@ -129,15 +132,18 @@ func noStates() map[kvstate.State]uint64 {
 // added to unserved.
 func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, unserved map[string]uint64) (shardView, error) {
 	v := shardView{Shard: at.Index, Bucket: at.Records.Bucket(), Queues: []queueView{}, States: noStates()}
-	state, err := at.Commands.State(ctx)
+	var state stream.State
+	var queues []stream.Queue
+	err := persist(ctx, statusPatience, nil, func(ctx context.Context) (err error) {
+		if state, err = at.Commands.State(ctx); err == nil {
+			queues, err = at.Commands.Queues(ctx)
+		}
+		return err
+	})
 	if err != nil {
 		return v, err
 	}
 	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
-	queues, err := at.Commands.Queues(ctx)
-	if err != nil {
-		return v, err
-	}
 	served := uint64(0)
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)
