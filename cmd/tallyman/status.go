@@ -13,9 +13,6 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
-// statusPatience is how long status asks again while a stream has no leader.
-const statusPatience = 10 * time.Second
-
 type statusCommand struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
@@ -134,7 +131,7 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 	v := shardView{Shard: at.Index, Bucket: at.Records.Bucket(), Queues: []queueView{}, States: noStates()}
 	var state stream.State
 	var queues []stream.Queue
-	err := persist(ctx, statusPatience, nil, func(ctx context.Context) (err error) {
+	err := persist(ctx, initPatience, nil, func(ctx context.Context) (err error) {
 		if state, err = at.Commands.State(ctx); err == nil {
 			queues, err = at.Commands.Queues(ctx)
 		}
