@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -105,7 +106,7 @@ func (w *Worker) agreed(runs []*run, proceed func([]*run)) {
 		if isOneOf(err, ErrSettings) {
 			break
 		}
-		if sleep(w.life, pause) != nil {
+		if pipeline.Sleep(w.life, pause) != nil {
 			break
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,6 +15,73 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
+
+// Topology says how a pool's assets are laid out.
+type Topology struct {
+	// Replicas of stream and bucket, 1 to 5. 0 leaves a pool that exists as it
+	// is, and makes a new one with 1. With 3, an acknowledged write survives
+	// the loss of a server.
+	Replicas int
+	// Queues to create beside those that exist. Default "default".
+	Queues []string
+	// MaxBytes and MaxCommands bound the command stream. 0 leaves the bounds of
+	// a pool that exists, and gives a new one none; below 0 means no bound. A
+	// full pool refuses new commands with ErrPoolFull; it never drops old ones.
+	// Each shard gets its part, rounded up, so a pool may be full for the ids of one
+	// shard while others have room.
+	MaxBytes    int64
+	MaxCommands int64
+	// Change allows Create to alter the settings of a pool that exists. Stop
+	// all workers first: they trust the lease that they started with.
+	Change bool
+}
+
+// Create makes the pool's stream, bucket and consumers, and stores its
+// settings. It is the operator's act and needs the right to create assets;
+// workers and producers get by without. It is safe to repeat: zero fields of
+// settings leave those of an existing pool as they are, and fields that differ
+// are refused with ErrSettings unless topology.Change is set. While the cluster
+// has no leader yet it fails with ErrUnavailable; what gets no answer is asked
+// again, until ctx ends or 30 s and a second for each shard are over.
+func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, topology Topology) error {
+	if err := command.ValidateName("pool", name); err != nil {
+		return fmt.Errorf("tallyman: create pool: %w", err)
+	}
+	if _, limited := ctx.Deadline(); !limited {
+		// The client library's own limit is short for a cluster that elects leaders.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, openTime+time.Duration(settings.Shards)*time.Second)
+		defer cancel()
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
+	}
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
+	}
+	defer pipe.Close()
+	if err := pipeline.Again(ctx, createTime+time.Duration(settings.Shards)*time.Second, func(ctx context.Context) error {
+		c := &creation{ctx: ctx, nc: nc, js: js, pipe: pipe, name: name, topology: topology}
+		return c.run(settings)
+	}); err != nil {
+		return fmt.Errorf("tallyman: create pool %q: %w", name, translate(unheardOf(err)))
+	}
+	return nil
+}
+
+// createTime bounds one try to make a pool; each shard adds a second.
+const createTime = 10 * time.Second
+
+// unheardOf turns the error that something does not exist which was made just now into
+// one that passes: on a cluster the server that is asked may not have heard of it yet.
+func unheardOf(err error) error {
+	if isOneOf(err, stream.ErrNoStream, kvstate.ErrNoBucket) {
+		return fmt.Errorf("%w: what was made just now is not known everywhere yet, try again: %v", ErrUnavailable, err) //nolint:errorlint // it is not what the error says
+	}
+	return err
+}
 
 // creation is one call of Create.
 type creation struct {
@@ -35,19 +103,21 @@ func (c *creation) run(want Settings) error {
 	if want.Removal, err = c.removal(n, want.Removal); err != nil {
 		return err
 	}
-	agreed := want.WithDefaults()
-	if n > 1 {
-		if err := agreed.Validate(); err != nil {
-			return err
-		}
-		if err := eachShard(1, n, c.vacant); err != nil {
-			return err
-		}
-	}
 	agree := func(records *kvstate.Store) (Settings, error) {
 		return agree(c.ctx, records, want, c.topology.Change)
 	}
-	if settled && n > 1 {
+	if n == 1 {
+		_, err := c.shard(0, n, agree)
+		return err
+	}
+	agreed := want.WithDefaults()
+	if err := agreed.Validate(); err != nil {
+		return err
+	}
+	if err := eachShard(1, n, c.vacant); err != nil {
+		return err
+	}
+	if settled {
 		// What is stored rules the other shards as well. To change it begins with the first:
 		// were the act cut off, repeating it finds what still differs.
 		if agreed, err = c.shard(0, n, agree); err != nil {
@@ -63,23 +133,64 @@ func (c *creation) run(want Settings) error {
 		})
 		return err
 	}
-	if n > 1 {
-		if err := marked(1); err != nil { // its mark says how many there are to be
-			return err
-		}
-		if err := eachShard(2, n, marked); err != nil {
-			return err
-		}
+	if err := marked(1); err != nil { // its mark says how many there are to be
+		return err
 	}
-	if !settled || n == 1 {
+	if err := eachShard(2, n, marked); err != nil {
+		return err
+	}
+	if !settled {
 		if _, err = c.shard(0, n, agree); err != nil {
 			return err
 		}
 	}
-	if n > 1 {
-		c.spread(n)
-	}
+	c.spread(n)
 	return nil
+}
+
+// agree stores the settings of a new pool, or brings wanted and stored ones together.
+func agree(ctx context.Context, records *kvstate.Store, want Settings, change bool) (Settings, error) {
+	for {
+		e, err := records.Read(ctx, kvstate.KeySettings)
+		if err != nil {
+			return Settings{}, err
+		}
+		agreed := want.WithDefaults()
+		if e.Raw != nil {
+			have, is, err := decodeSettings(e.Raw, kvstate.Version)
+			switch {
+			case is != (place{}):
+				return Settings{}, misplaced(place{}, is)
+			case err != nil && (!change || isUnderway(err)):
+				return Settings{}, err
+			case err == nil && have.Shards != want.Shards:
+				return Settings{}, have.Require(Settings{Shards: want.Shards}) // made by somebody else just now
+			case err == nil:
+				agreed = want.over(have)
+			}
+			if err == nil && agreed == have {
+				return have, nil
+			}
+			if err == nil && agreed.Removal != have.Removal && !change {
+				return Settings{}, errUnlike(have.Removal, agreed.Removal)
+			}
+			if !change {
+				return Settings{}, have.Require(want)
+			}
+		}
+		if err := agreed.Validate(); err != nil {
+			return Settings{}, err
+		}
+		body, err := agreed.encode(place{}, kvstate.Version)
+		if err != nil {
+			return Settings{}, err
+		}
+		err = records.PutWait(ctx, kvstate.KeySettings, body, e.Revision)
+		if errors.Is(err, kvstate.ErrStale) {
+			continue // somebody else was creating the same pool
+		}
+		return agreed, err
+	}
 }
 
 // removal returns the way of removal for which the streams were made that exist,
@@ -101,13 +212,13 @@ func (c *creation) removal(n int, want Removal) (Removal, error) {
 	if err != nil {
 		return "", err
 	}
-	there := cmp.Or(each...)
+	want = cmp.Or(want, cmp.Or(each...))
 	for i, is := range each {
-		if is != "" && is != cmp.Or(want, there) {
+		if is != "" && is != want {
 			return "", fmt.Errorf("%w (see stream %s)", errRemoval(is), stream.Name(shardName(c.name, i)))
 		}
 	}
-	return cmp.Or(want, there), nil
+	return want, nil
 }
 
 // removalOf returns the way of removal for which a stream was made.
@@ -214,4 +325,12 @@ func portion(limit int64, n int) int64 {
 		return limit
 	}
 	return (limit-1)/int64(n) + 1
+}
+
+// whole is a limit of the pool, given that of one of its shards; -1 stands for none.
+func whole(limit int64, n int) int64 {
+	if limit <= 0 {
+		return -1
+	}
+	return limit * int64(n)
 }

@@ -1,6 +1,7 @@
 package tallyman_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -229,7 +230,7 @@ func TestWorker_BitsFlipAtWork(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 	settings := brisk
-	settings.Lease, settings.MaxAttempts = time.Second, 10
+	settings.Lease, settings.MaxAttempts = time.Second, 1000
 	r := newRig(t, settings, tallyman.Topology{})
 	const n, steps = 30, 6
 	did := ledger{}
@@ -302,4 +303,73 @@ func TestWorker_BitsFlipAtWork(t *testing.T) {
 			t.Errorf("acted on what was never saved: %s", w)
 		}
 	})
+}
+
+func TestWorker_DamagedRecord(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		damage int // how many of the newest revisions are damaged
+		label  string
+		result string
+		reason kvstate.Reason
+	}{
+		{name: "progress falls back to the checkpoint before it", damage: 1, label: "claimed", result: "2 s2"},
+		{name: "two damaged ones park", damage: 2, label: "claimed", reason: kvstate.ReasonCorrupt},
+		{name: "what may have been an intent parks", damage: 1, label: "prepared", reason: kvstate.ReasonCorrupt},
+		{name: "what may have been parked stays parked", damage: 1, label: "parked", reason: kvstate.ReasonCorrupt},
+		{name: "bytes without a header park", damage: 1, reason: kvstate.ReasonCorrupt},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, mortal(), tallyman.Topology{})
+			saved, die := make(chan struct{}), make(chan struct{})
+			kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				for n := uint64(1); n <= 2; n++ {
+					if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
+						return tallyman.Result{}, err
+					}
+				}
+				close(saved)
+				<-die
+				return tallyman.Result{}, nil
+			})})
+			r.submit(t, tallyman.Command{ID: "d", Kind: "steps"})
+			<-saved
+			kill()
+			close(die)
+			for i := range tt.damage {
+				whole := r.entry(t, "d")
+				m := nats.NewMsg(r.Records().Subject("d"))
+				m.Data = bytes.Clone(whole.Raw)
+				m.Data[len(m.Data)/2+i] ^= 4
+				if tt.label != "" {
+					m.Header.Set(command.HeaderState, tt.label)
+				}
+				if _, err := r.js.PublishMsg(r.ctx, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			damaged := r.entry(t, "d")
+			var seen journal
+			start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("steps", func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
+			})})
+			got := r.record(t, "d", func(r *kvstate.Record) bool { return r.State.Terminal() })
+			if string(got.Result) != tt.result || got.Reason != tt.reason {
+				t.Errorf("got result %q, reason %q, error %q; want %q, %q", got.Result, got.Reason, got.Error, tt.result, tt.reason)
+			}
+			wantFallBacks := 0
+			if tt.reason == "" {
+				wantFallBacks = 1
+			}
+			if n := seen.count(tallyman.EventFellBack, "d"); n != wantFallBacks {
+				t.Errorf("fell back %d times, want %d", n, wantFallBacks)
+			}
+			if kept := r.entry(t, kvstate.CorruptKey("d", damaged.Revision)); !bytes.Equal(kept.Raw, damaged.Raw) {
+				t.Error("the damaged bytes were not kept")
+			}
+			r.emptied(t)
+		})
+	}
 }

@@ -107,7 +107,7 @@ func TestEach(t *testing.T) {
 
 func TestEach_ResumesAfterADeath(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, brisk, tallyman.Topology{})
+	r := newRig(t, mortal(), tallyman.Topology{})
 	items := make([]int, 50)
 	atItem, die := make(chan struct{}), make(chan struct{})
 	kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("batch", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {

@@ -1,6 +1,10 @@
 package tallyman
 
-import "time"
+import (
+	"time"
+
+	"github.com/tallyman-go/tallyman/internal/sweep"
+)
 
 // SweepPace sets how a worker sweeps; for tests, before it runs. Zero values
 // leave what is there.
@@ -18,16 +22,15 @@ func (w *Worker) Pace(p SweepPace) {
 		return
 	}
 	for _, s := range w.sweepers {
-		s.pace(p)
+		p.set(&s.Pace)
 	}
 }
 
-func (s *sweeper) pace(p SweepPace) {
-	t := &s.terms
+func (p SweepPace) set(at *sweep.Pace) {
 	for _, f := range []struct {
 		to  *time.Duration
 		set time.Duration
-	}{{&t.every, p.Every}, {&t.quiet, 3 * p.Every}, {&t.byQueueEvery, p.ByQueueEvery}, {&t.patient, p.Patient}, {&t.mostLong, p.Longer}} {
+	}{{&at.Every, p.Every}, {&at.Quiet, 3 * p.Every}, {&at.ByQueueEvery, p.ByQueueEvery}, {&at.Patient, p.Patient}, {&at.MostLong, p.Longer}} {
 		if f.set != 0 {
 			*f.to = f.set
 		}
@@ -35,20 +38,12 @@ func (s *sweeper) pace(p SweepPace) {
 	for _, f := range []struct {
 		to  *int
 		set int
-	}{{&t.byQueue, p.ByQueue}, {&t.single, p.Single}, {&t.most, p.Most}, {&t.page, p.Page}} {
+	}{{&at.ByQueue, p.ByQueue}, {&at.Single, p.Single}, {&at.Most, p.Most}, {&at.Page, p.Page}} {
 		if f.set != 0 {
 			*f.to = f.set
 		}
 	}
 }
 
-// Knows reports whether the worker's ledger of the first shard has a sequence as acked.
-func (w *Worker) Knows(queue string, seq uint64) bool { return w.sweepers[0].ledger.has(queue, seq) }
-
-// LedgerQueues returns how many queues the worker's ledger of the first shard knows of.
-func (w *Worker) LedgerQueues() int {
-	l := &w.sweepers[0].ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.acked)
-}
+// Knows reports whether the worker's sweeper of the first shard knows that a sequence was acked.
+func (w *Worker) Knows(queue string, seq uint64) bool { return w.sweepers[0].Knows(queue, seq) }

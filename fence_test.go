@@ -8,6 +8,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -37,8 +38,7 @@ func TestClaim_Progress_ReturnsWhenSomeoneElseOwnsTheCommand(t *testing.T) {
 		return tallyman.Result{}, nil
 	}))
 	work(t, p, tallyman.WorkerConfig{Mux: mux})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	if _, err := p.Submit(ctx, tallyman.Command{ID: "c", Kind: "taken"}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -185,7 +186,7 @@ func (b *being) expire() string {
 		if e.Revision == 0 {
 			return "gone"
 		}
-		if err := sleep(b.ctx, 50*time.Millisecond); err != nil {
+		if err := pipeline.Sleep(b.ctx, 50*time.Millisecond); err != nil {
 			return err.Error()
 		}
 	}

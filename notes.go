@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nuid"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
 	"github.com/tallyman-go/tallyman/stream"
@@ -69,7 +70,7 @@ func (b *notebook) run(ctx context.Context) {
 		select {
 		case p := <-b.queue:
 			b.write(ctx, p)
-			if sleep(ctx, notePause) != nil {
+			if pipeline.Sleep(ctx, notePause) != nil {
 				continue // the last ones are not spaced
 			}
 		case <-tick.C:
@@ -104,7 +105,7 @@ func (b *notebook) write(ctx context.Context, p pendingNote) {
 			return
 		}
 		b.log.Debug("note not written", "key", kvstate.NoteKey(p.about, unique), "error", err)
-		if isOneOf(err, kvstate.ErrDenied, kvstate.ErrTooLarge, kvstate.ErrNoBucket) || sleep(ctx, noteRetry) != nil {
+		if isOneOf(err, kvstate.ErrDenied, kvstate.ErrTooLarge, kvstate.ErrNoBucket) || pipeline.Sleep(ctx, noteRetry) != nil {
 			b.dropped.Add(1)
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // act is one call of a handler.
@@ -174,7 +175,7 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 	}
 	defer func() { o.note("%s: %s ends: %v", m.name, a.label(), context.Cause(ctx)) }()
 	for range o.draw(5) {
-		if sleep(ctx, o.while(o.settings.Lease/2)) != nil {
+		if pipeline.Sleep(ctx, o.while(o.settings.Lease/2)) != nil {
 			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
 		}
 		offset := c.Offset() + uint64(o.draw(3))
@@ -195,7 +196,7 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: prepare: %w", a.label(), err)
 		}
-		if sleep(ctx, o.while(o.settings.Lease)) != nil && o.draw(2) == 0 {
+		if pipeline.Sleep(ctx, o.while(o.settings.Lease)) != nil && o.draw(2) == 0 {
 			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
 		}
 		if o.draw(4) > 0 && !m.handle.Dead() {
@@ -220,7 +221,7 @@ func (m *member) act(ctx context.Context, c *Claim) (Result, error) {
 	case 7: // hangs, and does not listen
 		time.Sleep(o.while(o.settings.Lease * 3))
 	case 8, 9: // takes longer than its lease
-		if sleep(ctx, o.settings.Lease+o.while(o.settings.Lease)) != nil {
+		if pipeline.Sleep(ctx, o.settings.Lease+o.while(o.settings.Lease)) != nil {
 			return Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
 		}
 	case 10, 11, 12:
@@ -256,7 +257,7 @@ func (m *member) confirm(ctx context.Context, c *Claim, intent []byte) (Finding,
 	if a == nil {
 		return Unknown, Result{}, errGhost
 	}
-	if sleep(ctx, m.o.while(m.o.settings.Lease)) != nil {
+	if pipeline.Sleep(ctx, m.o.while(m.o.settings.Lease)) != nil {
 		return Unknown, Result{}, fmt.Errorf("%s: %w", a.label(), context.Cause(ctx))
 	}
 	switch m.o.draw(8) {

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
@@ -36,7 +35,7 @@ func work(t testing.TB, p *tallyman.Pool, cfg tallyman.WorkerConfig) *tallyman.W
 }
 
 func TestPool_FromSubmissionToReceipt(t *testing.T) {
-	p := newPool(t, tallyman.Settings{Lease: 2 * time.Second})
+	p := newPool(t, tallyman.Settings{})
 	var ran atomic.Int64
 	mux := &tallyman.Mux{}
 	mux.Handle("echo", tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
@@ -44,8 +43,7 @@ func TestPool_FromSubmissionToReceipt(t *testing.T) {
 		return tallyman.Result{Body: c.Payload()}, nil
 	}))
 	work(t, p, tallyman.WorkerConfig{Mux: mux})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	const n = 1000
 	for i := range n {
 		id := fmt.Sprintf("c-%d", i)
@@ -119,20 +117,8 @@ func TestOpen_WhileTheServerIsAway(t *testing.T) {
 
 func TestCreate(t *testing.T) {
 	t.Run("repeated without bounds, it leaves those of the pool", func(t *testing.T) {
-		s, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		nc, err := tallyman.Connect(s.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := connect(t, pooltest.Server(t).URL())
+		js := pooltest.JetStream(t, nc)
 		for _, c := range []struct {
 			topology        tallyman.Topology
 			bytes, commands int64

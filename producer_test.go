@@ -166,7 +166,7 @@ func TestProducer_LargestBody(t *testing.T) {
 func TestProducer_Full(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk, tallyman.Topology{MaxCommands: 2})
-	p := r.NewProducer(tallyman.ProducerConfig{Confirm: 200 * time.Millisecond})
+	p := r.NewProducer(tallyman.ProducerConfig{Confirm: 3 * time.Second})
 	for _, id := range []string{"a", "b"} {
 		if _, err := p.Submit(r.ctx, tallyman.Command{ID: id, Kind: "echo"}); err != nil {
 			t.Fatal(err)

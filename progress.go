@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
 )
@@ -64,7 +65,7 @@ func (r *run) save(ctx context.Context, _ *Claim, p *point) (token uint64, err e
 			r.lease.Lose(cause)
 			return 0, fmt.Errorf("%s: %w: %w", what, cause, err)
 		}
-		if sleepErr := sleep(ctx, pause); sleepErr != nil {
+		if sleepErr := pipeline.Sleep(ctx, pause); sleepErr != nil {
 			r.doubt = next
 			return 0, fmt.Errorf("%s: %w: %w", what, sleepErr, translate(err))
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -103,7 +104,7 @@ func TestDesk_RequeueTakesNothingOutThatRunsAgain(t *testing.T) {
 				t.Error("the handler runs twice at once")
 			}
 			defer running.Add(-1)
-			return Result{}, sleep(ctx, 5*time.Minute)
+			return Result{}, pipeline.Sleep(ctx, 5*time.Minute)
 		})
 		sendOnDouble(t, s, "a")
 		time.Sleep(settings.Lease - 100*time.Millisecond)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -110,8 +111,8 @@ func isUnderway(err error) bool {
 	return errors.As(err, &under)
 }
 
-// resharding is one call of Reshard. It belongs to one goroutine, but for moved,
-// and for shards, of which each goroutine of eachShard writes its own.
+// resharding is one call of Reshard. It belongs to one goroutine, but for moved and
+// clashes, and for shards, of which each goroutine of eachShard writes its own.
 type resharding struct {
 	pool     *Pool
 	js       jetstream.JetStream
@@ -120,13 +121,14 @@ type resharding struct {
 	mark     reshardMark
 	resumed  bool
 	shards   []*shard // those that exist; nil for those that do not
-	moved    counter
+	moved    atomic.Uint64
+	clashes  clashes
 	accord   accord                       // that nobody else has gone on meanwhile
 	at       func(point, id string) error // where a test may end it
 }
 
 func (r *resharding) done() Resharded {
-	return Resharded{From: r.mark.From, To: r.mark.To, Moved: r.moved.load(), Resumed: r.resumed}
+	return Resharded{From: r.mark.From, To: r.mark.To, Moved: r.moved.Load(), Resumed: r.resumed}
 }
 
 func (r *resharding) run(ctx context.Context, to int, by string) error {
@@ -142,10 +144,14 @@ func (r *resharding) run(ctx context.Context, to int, by string) error {
 		}
 	}
 	if to > 1 {
-		c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, name: r.pool.name}
-		c.spread(to)
+		r.creation(ctx, Topology{}).spread(to)
 	}
 	return nil
+}
+
+// creation makes shards, or looks at them, as Create does.
+func (r *resharding) creation(ctx context.Context, topology Topology) *creation {
+	return &creation{ctx: ctx, nc: r.pool.nc, js: r.js, pipe: r.pool.pipe, name: r.pool.name, topology: topology}
 }
 
 // cutOff adds to an error that the pool stays closed, and what ends that, unless the error
@@ -157,40 +163,49 @@ func (r *resharding) cutOff(err error) error {
 	return fmt.Errorf("%w; until it is complete nobody can open the pool: %s", err, r.mark.remedy())
 }
 
-// begin reads where the pool stands, and stores the mark: from then on nobody
-// opens it.
-func (r *resharding) begin(ctx context.Context, to int, by string) error {
-	first, e, err := r.pool.openShard(ctx, r.js, 0)
+// plan reads where the pool stands, and sets the mark. It reports whether that
+// is yet to be stored.
+func (r *resharding) plan(ctx context.Context, to int, by string) (anew bool, err error) {
+	_, e, err := r.pool.openShard(ctx, r.js, 0)
 	if err != nil {
-		return err
+		return false, err
 	}
 	settings, is, err := decodeSettings(e.Raw, kvstate.Version)
 	if is != (place{}) {
-		return misplaced(place{}, is)
+		return false, misplaced(place{}, is)
 	}
 	r.settings, r.revision = settings, e.Revision
-	now := time.Now().UTC()
 	var under *underwayError
 	switch {
 	case errors.As(err, &under):
 		r.mark, r.resumed = under.mark, true
-		switch to {
-		case r.mark.To:
-		case r.mark.From:
-			r.mark.From, r.mark.To, r.mark.At, r.mark.By = r.mark.To, r.mark.From, now, by
-		default:
-			return err
+		if to == r.mark.To {
+			return false, nil
 		}
+		if to != r.mark.From {
+			return false, err
+		}
+		r.mark.From, r.mark.To = r.mark.To, r.mark.From // turned back
 	case err != nil:
-		return err
+		return false, err
 	default:
-		r.mark = reshardMark{From: settings.Shards, To: to, At: now, By: by}
+		r.mark = reshardMark{From: settings.Shards, To: to}
+	}
+	r.mark.At, r.mark.By = time.Now().UTC(), by
+	return true, nil
+}
+
+// begin stores the mark: from then on nobody opens the pool.
+func (r *resharding) begin(ctx context.Context, to int, by string) error {
+	anew, err := r.plan(ctx, to, by)
+	if err != nil {
+		return err
 	}
 	if err := r.open(ctx); err != nil {
 		return err
 	}
 	if !r.resumed {
-		state, err := first.stream.State(ctx)
+		state, err := r.shards[0].stream.State(ctx)
 		if err != nil {
 			return err
 		}
@@ -202,7 +217,7 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 	if err := r.idle(ctx); err != nil {
 		return err
 	}
-	if !r.resumed || r.mark.At.Equal(now) { // anew, or turned back
+	if anew {
 		if err := r.put(ctx, &r.mark, r.settings); err != nil {
 			return err
 		}
@@ -211,7 +226,7 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 		return err
 	}
 	// Whoever had opened the pool by then takes on nothing any more once this has passed.
-	if err := sleep(ctx, r.accord.trust); err != nil {
+	if err := pipeline.Sleep(ctx, r.accord.trust); err != nil {
 		return err
 	}
 	err = r.pulls(ctx)
@@ -222,14 +237,6 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 		err = errors.Join(err, r.put(ctx, nil, r.settings))
 	}
 	return err
-}
-
-// whole is a limit of the pool, given that of one of its shards.
-func whole(limit int64, shards int) int64 {
-	if limit <= 0 {
-		return -1
-	}
-	return limit * int64(shards)
 }
 
 // put stores settings in the first bucket, with a mark or without, over those
@@ -267,26 +274,25 @@ func (r *resharding) put(ctx context.Context, mark *reshardMark, s Settings) err
 // open opens the shards that exist, of the old layout and of the new.
 func (r *resharding) open(ctx context.Context) error {
 	r.shards = make([]*shard, max(r.mark.From, r.mark.To))
+	c := r.creation(ctx, Topology{})
+	needed := r.mark.From // those before exist, or something is wrong
+	if r.resumed {
+		needed = min(r.mark.From, r.mark.To)
+	}
 	return eachShard(0, len(r.shards), func(i int) error {
-		at := place{r.pool.name, i}
-		c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, pipe: r.pool.pipe, name: r.pool.name}
-		if i == 0 {
-			at = place{}
-		} else if err := c.vacant(i); err != nil {
-			return err
+		if i > 0 {
+			if err := c.vacant(i); err != nil {
+				return err
+			}
 		}
 		s := &shard{index: i, name: shardName(r.pool.name, i)}
-		needed := r.mark.From // those before exist, or something is wrong
-		if r.resumed {
-			needed = min(r.mark.From, r.mark.To)
-		}
 		var err error
 		s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention})
 		switch {
 		case errors.Is(err, kvstate.ErrNoBucket) && i >= needed:
 			return nil
 		case err != nil:
-			return fmt.Errorf("bucket %q: %w", at, err)
+			return fmt.Errorf("bucket %q: %w", s.name, err)
 		}
 		s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
 		if err != nil && (!errors.Is(err, stream.ErrNoStream) || i < needed) {

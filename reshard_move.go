@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
@@ -15,11 +14,6 @@ import (
 
 // moveAtOnce is how many entries are on their way at once.
 const moveAtOnce = 64
-
-// counter counts what goroutines did.
-type counter struct{ n atomic.Uint64 }
-
-func (c *counter) load() uint64 { return c.n.Load() }
 
 // create makes the shards of the new layout that are missing, and brings all of them
 // up to it: queues, their pauses, and the limits. Their buckets count on from the
@@ -40,12 +34,11 @@ func (r *resharding) create(ctx context.Context) error {
 	}
 	after := r.settings
 	after.Shards = r.mark.To
-	c := &creation{ctx: ctx, nc: r.pool.nc, js: r.js, pipe: r.pool.pipe, name: r.pool.name, topology: Topology{
-		Replicas: state.Replicas, MaxBytes: r.mark.MaxBytes, MaxCommands: r.mark.MaxCommands,
-	}}
+	like := Topology{Replicas: state.Replicas, MaxBytes: r.mark.MaxBytes, MaxCommands: r.mark.MaxCommands}
 	for _, q := range queues {
-		c.topology.Queues = append(c.topology.Queues, q.Name)
+		like.Queues = append(like.Queues, q.Name)
 	}
+	c := r.creation(ctx, like)
 	return eachShard(0, r.mark.To, func(i int) error {
 		name := shardName(r.pool.name, i)
 		if err := r.accord.holds(ctx); err != nil {
@@ -114,7 +107,7 @@ func (r *resharding) move(ctx context.Context) error {
 			return fmt.Errorf("shard %d: %w", s.index, err)
 		}
 	}
-	return nil
+	return r.clashes.err(r.mark.To)
 }
 
 // empty takes out of a bucket what does not belong there any more.
@@ -171,7 +164,8 @@ func (r *resharding) carry(ctx context.Context, m kvstate.Movable, token command
 	}
 	err := home.bucket.Adopt(ctx, m)
 	if errors.Is(err, kvstate.ErrStale) {
-		return fmt.Errorf("%w, and bucket %s has revision %d of it: find out which of the two is right (nats kv get BUCKET %s --raw | tallyman decode), nats kv purge the other, and reshard again", err, from.name, m.Revision, m.Key)
+		r.clashes.add(m.Key, from.name, home.name) // both stay; the others are carried
+		return nil
 	}
 	if err != nil {
 		return err
@@ -182,7 +176,7 @@ func (r *resharding) carry(ctx context.Context, m kvstate.Movable, token command
 	if err := from.bucket.GiveUp(ctx, m.Key, m.Revision); err != nil {
 		return err
 	}
-	r.moved.n.Add(1)
+	r.moved.Add(1)
 	return r.at("reshard-moved", string(m.Key))
 }
 
@@ -194,28 +188,7 @@ func (r *resharding) drop(ctx context.Context) error {
 		if s == nil {
 			continue
 		}
-		if s.stream != nil {
-			state, err := s.stream.State(ctx)
-			if err != nil {
-				return err
-			}
-			if state.Messages > 0 {
-				return fmt.Errorf("%w: %d commands are in the stream of shard %d, which is to go: turn back with tallyman reshard --shards %d", ErrBusy, state.Messages, i, r.mark.From)
-			}
-		}
-		if err := s.bucket.ScanMovable(ctx, func(m kvstate.Movable) error {
-			if _, ok := kvstate.Belongs(m.Key); !ok && !kvstate.Aside(m.Key) {
-				return nil
-			}
-			e, err := s.bucket.Read(ctx, m.Key) // a replica that is behind may show what has been moved
-			if err != nil || e.Raw == nil {
-				return err
-			}
-			if kvstate.Aside(e.Key) {
-				return s.nothingAside(e)
-			}
-			return fmt.Errorf("%w: %s was written in shard %d meanwhile; stop all workers, and reshard again", ErrBusy, m.Key, i)
-		}); err != nil {
+		if err := r.emptied(ctx, s); err != nil {
 			return err
 		}
 		if err := r.at("reshard-drop", s.name); err != nil {
@@ -239,4 +212,30 @@ func (r *resharding) drop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// emptied returns an error if a shard that is to go holds a command, or what belongs to one.
+func (r *resharding) emptied(ctx context.Context, s *shard) error {
+	if s.stream != nil {
+		state, err := s.stream.State(ctx)
+		if err != nil {
+			return err
+		}
+		if state.Messages > 0 {
+			return fmt.Errorf("%w: %d commands are in the stream of shard %d, which is to go: turn back with tallyman reshard --shards %d", ErrBusy, state.Messages, s.index, r.mark.From)
+		}
+	}
+	return s.bucket.ScanMovable(ctx, func(m kvstate.Movable) error {
+		if _, ok := kvstate.Belongs(m.Key); !ok && !kvstate.Aside(m.Key) {
+			return nil
+		}
+		e, err := s.bucket.Read(ctx, m.Key) // a replica that is behind may show what has been moved
+		if err != nil || e.Raw == nil {
+			return err
+		}
+		if kvstate.Aside(e.Key) {
+			return s.nothingAside(e)
+		}
+		return fmt.Errorf("%w: %s was written in shard %d meanwhile; stop all workers, and reshard again", ErrBusy, m.Key, s.index)
+	})
 }

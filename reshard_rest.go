@@ -2,10 +2,12 @@ package tallyman
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -15,17 +17,15 @@ const pullPatience = 6 * time.Second
 
 // idle returns an error while a worker pulls from any shard.
 func (r *resharding) idle(ctx context.Context) error {
-	var last error
 	for until := time.Now().Add(pullPatience); ; {
-		if last = r.pulls(ctx); last == nil || !isOneOf(last, ErrBusy) || time.Now().After(until) {
-			return last
-		}
-		if sleep(ctx, 100*time.Millisecond) != nil {
-			return last
+		err := r.pulls(ctx)
+		if !errors.Is(err, ErrBusy) || time.Now().After(until) || pipeline.Sleep(ctx, 100*time.Millisecond) != nil {
+			return err
 		}
 	}
 }
 
+// pulls returns an error if a worker pulls from any shard at this moment.
 func (r *resharding) pulls(ctx context.Context) error {
 	for _, s := range r.shards {
 		if s == nil || s.stream == nil {
@@ -51,11 +51,32 @@ func (r *resharding) drained(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if state.Messages > 0 {
-			return fmt.Errorf("%w: the stream of shard %d holds %d commands: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, state.Messages)
+		if state.Messages == 0 {
+			continue
 		}
+		under, err := s.underWay(ctx)
+		switch {
+		case err != nil:
+			return err
+		case under:
+			return fmt.Errorf("%w: the stream of shard %d holds %d commands: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, state.Messages)
+		case s.stream.Sweeps():
+			return fmt.Errorf("%w: the stream of shard %d holds %d commands, and no queue has any to deliver: let a worker run until they are swept out; those that stay are named by tallyman audit, and those of a queue without a consumer by tallyman status", ErrBusy, i, state.Messages)
+		}
+		return fmt.Errorf("%w: the stream of shard %d holds %d commands, and no queue has any to deliver, so waiting does not help: tallyman audit names those that were acked and did not leave the stream, tallyman status those of a queue without a consumer, each with what to do", ErrBusy, i, state.Messages)
 	}
 	return nil
+}
+
+// underWay reports whether a queue has commands to deliver, or to settle.
+func (s *shard) underWay(ctx context.Context) (bool, error) {
+	queues, err := s.stream.Queues(ctx)
+	for _, q := range queues {
+		if q.Pending > 0 || q.Outstanding > 0 {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // atRest returns an error unless the streams are empty and the books closed.
@@ -75,6 +96,9 @@ func (r *resharding) atRest(ctx context.Context) error {
 		return fmt.Errorf("%w: %s; see tallyman audit", ErrBusy, report.Summary())
 	case !report.Closed():
 		return fmt.Errorf("%w: the books are not sealed through the last sequence of each shard; run: tallyman audit --seal", ErrBusy)
+	}
+	if err := r.clash(ctx, report); err != nil {
+		return err
 	}
 	for _, s := range r.shards[min(r.mark.To, r.mark.From):r.mark.From] {
 		if err := s.bucket.Scan(ctx, s.nothingAside); err != nil {

@@ -4,235 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
-	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
-
-// scattered is a pool whose commands are settled and whose books are sealed.
-type scattered struct {
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	settings tallyman.Settings
-	receipts map[string]tallyman.Receipt // of completed and parked commands, by id
-	highest  uint64                      // revision of any bucket
-}
-
-const (
-	spreadDone   = 14
-	spreadParked = 6
-)
-
-func scatter(t *testing.T, shards int) *scattered {
-	t.Helper()
-	s := &scattered{nc: pooltest.Connect(t, pooltest.Server(t).URL()), receipts: map[string]tallyman.Receipt{}}
-	s.js = pooltest.JetStream(t, s.nc)
-	s.settings = tallyman.Settings{Shards: shards, Retention: time.Hour, MaxAttempts: 1}
-	if shards == 3 {
-		s.settings.Commit = tallyman.CommitGroup
-	}
-	s.fill(t, tallyman.Topology{MaxCommands: 1000})
-	return s
-}
-
-// fill makes the pool, has its commands settled and seals its books.
-func (s *scattered) fill(t *testing.T, topology tallyman.Topology) {
-	t.Helper()
-	p := pooltest.Create(t, s.nc, s.settings, topology)
-	stop := s.work(t, p, false)
-	for i := range spreadDone + spreadParked {
-		id, kind := fmt.Sprintf("done-%d", i), "echo"
-		if i >= spreadDone {
-			id, kind = fmt.Sprintf("parked-%d", i), "frail"
-		}
-		if _, err := p.Submit(t.Context(), tallyman.Command{ID: id, Kind: kind, Payload: []byte(id)}); err != nil {
-			t.Fatal(err)
-		}
-		s.receipts[id] = tallyman.Receipt{}
-	}
-	for id := range s.receipts {
-		receipt, err := p.Wait(t.Context(), id)
-		if err != nil && !errors.Is(err, tallyman.ErrParked) {
-			t.Fatal(err)
-		}
-		s.receipts[id] = receipt
-	}
-	pooltest.Await(t, t.Context(), "empty streams", func() bool { return pending(t, p) == 0 })
-	stop()
-	if r := s.audit(t, p, audit.Options{Seal: true}); !r.Closed() {
-		t.Fatalf("the books are not closed: %+v", r)
-	}
-	for _, at := range p.Shards() {
-		last, err := at.Records.LastRevision(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.highest = max(s.highest, last)
-	}
-}
-
-func pending(t *testing.T, p *tallyman.Pool) (n uint64) {
-	t.Helper()
-	for _, at := range p.Shards() {
-		state, err := at.Commands.State(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += state.Messages
-	}
-	return n
-}
-
-func (s *scattered) work(t *testing.T, p *tallyman.Pool, well bool) (stop func()) {
-	t.Helper()
-	echo := tallyman.HandlerFunc(func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-		return tallyman.Result{Body: c.Payload()}, nil
-	})
-	mux := &tallyman.Mux{}
-	mux.Handle("echo", echo)
-	mux.Handle("frail", tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-		if !well {
-			return tallyman.Result{}, errors.New("it broke")
-		}
-		return echo(ctx, c)
-	}))
-	w, err := p.NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pooltest.Run(t, w.Run)
-}
-
-func (s *scattered) audit(t *testing.T, p *tallyman.Pool, opts audit.Options) audit.Report {
-	t.Helper()
-	var shards []audit.Shard
-	for _, at := range p.Shards() {
-		shards = append(shards, audit.Shard{Commands: at.Commands, Records: at.Records})
-	}
-	r, err := audit.RunShards(t.Context(), shards, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.Balanced {
-		t.Errorf("%s: %v", r.Summary(), r.Findings)
-	}
-	return r
-}
-
-// kept fails the test if an id has no record, wherever it lies, or one that does
-// not expire as it should.
-func (s *scattered) kept(t *testing.T) {
-	t.Helper()
-	found := map[string]bool{}
-	for bucket := range s.js.KeyValueStoreNames(t.Context()).Name() {
-		name := strings.TrimPrefix(bucket, "KV_")
-		for id := range s.receipts {
-			str, err := s.js.Stream(t.Context(), "KV_"+name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := str.GetLastMsgForSubject(t.Context(), "$KV."+name+"."+id)
-			if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Header.Get("KV-Operation") != "" {
-				continue
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			found[id] = true
-			if kept := m.Header.Get("Nats-TTL"); (kept == "") != strings.HasPrefix(id, "parked") || len(kept) > len("3600") || kept > "3600" {
-				t.Errorf("%s is kept for %q seconds", id, kept)
-			}
-		}
-	}
-	if len(found) != len(s.receipts) {
-		t.Fatalf("%d of %d ids have a record", len(found), len(s.receipts))
-	}
-}
-
-// whole checks that a pool has its shards, every receipt as it was, and works.
-func (s *scattered) whole(t *testing.T, shards int) {
-	t.Helper()
-	ctx := t.Context()
-	p := pooltest.Open(t, s.nc)
-	want := s.settings.WithDefaults()
-	if want.Shards = shards; p.Settings().WithDefaults() != want || len(p.Shards()) != shards {
-		t.Errorf("got %+v and %d shards in all, want %+v", p.Settings(), len(p.Shards()), want)
-	}
-	for i, at := range p.Shards() {
-		state, err := at.Commands.State(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all := state.MaxMsgs * int64(shards); state.MaxMsgs > 0 && (all < 1000 || all > 1000+10) {
-			t.Errorf("shard %d may hold %d commands, want its part of 1000", i, state.MaxMsgs)
-		}
-	}
-	if _, err := s.js.Stream(ctx, fmt.Sprintf("main_%d_commands", shards)); !errors.Is(err, jetstream.ErrStreamNotFound) {
-		t.Errorf("one more shard: got %v, want none", err)
-	}
-	for _, at := range p.Shards() {
-		// Fencing tokens are revisions, and have to grow.
-		if last, err := at.Records.LastRevision(ctx); err != nil || last < s.highest {
-			t.Errorf("bucket %s is at revision %d, %v, want at least %d", at.Records.Bucket(), last, err, s.highest)
-		}
-	}
-	for id, want := range s.receipts {
-		r, err := p.Find(ctx, id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if at := r.Trail[len(r.Trail)-1].At; r.State != want.State || string(r.Result) != string(want.Result) || r.Owner != want.Owner || !at.Equal(want.At) || r.Token != want.Token {
-			t.Errorf("%s: got %+v, want %+v", id, r, want)
-		}
-	}
-	s.kept(t)
-	s.audit(t, p, audit.Options{})
-	var desks []*desk.Desk
-	for _, at := range p.Shards() {
-		desks = append(desks, desk.New(at.Commands, at.Records))
-	}
-	if n, err := desk.Sharded(desks...).RequeueMany(ctx, desk.Act{By: "ann"}, desk.Bulk{}); err != nil || n != (desk.Counts{Matched: spreadParked, Done: spreadParked}) {
-		t.Errorf("requeue: got %+v, %v", n, err)
-	}
-	stop := s.work(t, p, true)
-	defer stop()
-	for id, want := range s.receipts {
-		kind := "echo"
-		if strings.HasPrefix(id, "parked") {
-			kind = "frail"
-		}
-		again, err := p.Submit(ctx, tallyman.Command{ID: id, Kind: kind, Payload: []byte(id)})
-		if err != nil || !again.Absorbed {
-			t.Errorf("%s again: got %+v, %v, want it absorbed", id, again, err)
-		}
-		got, err := p.Wait(ctx, id)
-		if err != nil || string(got.Result) != id {
-			t.Errorf("%s: got %+v, %v, want its result", id, got, err)
-		}
-		if kind == "echo" && !got.At.Equal(want.At) {
-			t.Errorf("%s: the receipt is of %v, want %v: it ran again", id, got.At, want.At)
-		}
-	}
-	pooltest.Await(t, ctx, "empty streams", func() bool { return pending(t, p) == 0 })
-	stop()
-	if r := s.audit(t, p, audit.Options{Seal: true}); r.Completed != spreadDone+spreadParked || !r.Closed() {
-		t.Errorf("got %d completed, sealed through %d of %d", r.Completed, r.SealedThrough, r.LastSeq)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-}
 
 var errCut = errors.New("cut off here")
 
@@ -350,39 +138,96 @@ func TestReshard_Misplaced(t *testing.T) {
 	if r, err := p.Find(ctx, "done-0"); err != nil || r.State != kvstate.Completed {
 		t.Errorf("got %+v, %v, want its receipt", r, err)
 	}
-	// A second, other record of the same id is for a person to judge.
-	other := *s.record(t, p, "parked-14")
-	other.ID, other.Result = "done-0", []byte("other")
-	e, err = wrong.Records.Read(ctx, "done-0")
-	if err != nil {
-		t.Fatal(err)
+	s.audit(t, p, audit.Options{})
+}
+
+// Two records of one id in two shards are for a person to judge: all are named
+// before anything is changed, or, of those that come later, before anything goes.
+func TestReshard_TwoRecordsOfOneID(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := scatter(t, 3)
+	p := pooltest.Open(t, s.nc)
+	other := func(id string) (wrong tallyman.Shard, revision uint64) {
+		t.Helper()
+		wrong = p.Shards()[(p.ShardOf(command.Token(id)).Index+1)%3]
+		r := *s.record(t, p, "parked-14")
+		r.ID, r.Revision, r.Seqs = id, 0, nil
+		revision, err := wrong.Records.WriteWait(ctx, command.Token(id), &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wrong, revision
 	}
-	other.Revision = e.Revision
-	if _, err := wrong.Records.WriteWait(ctx, "done-0", &other); err != nil {
-		t.Fatal(err)
+	names := func(err error, ids ...string) {
+		t.Helper()
+		if !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), fmt.Sprintf("%d entries lie in two buckets", len(ids))) {
+			t.Fatalf("got %v, want %v named", err, ids)
+		}
+		for _, id := range ids {
+			home := p.ShardOf(command.Token(id))
+			in := []string{home.Records.Bucket(), p.Shards()[(home.Index+1)%3].Records.Bucket()}
+			slices.Sort(in)
+			if want := fmt.Sprintf("%s in %s and %s", id, in[0], in[1]); !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
 	}
-	if _, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), "find out which of the two is right") {
-		t.Errorf("two records: got %v", err)
+	type place struct {
+		at       tallyman.Shard
+		revision uint64
 	}
-	if e, err = wrong.Records.Read(ctx, "done-0"); err != nil {
-		t.Fatal(err)
+	wrong := map[string]place{}
+	for _, id := range []string{"done-0", "done-1", "done-2"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
 	}
-	if err := wrong.Records.GiveUp(ctx, "done-0", e.Revision); err != nil {
-		t.Fatal(err)
+	for _, shards := range []int{2, 3, 4} {
+		_, err := tallyman.Reshard(ctx, s.nc, "main", shards, "ann")
+		names(err, "done-0", "done-1", "done-2")
+		if !errors.Is(err, tallyman.ErrBusy) {
+			t.Errorf("got %v, want %v", err, tallyman.ErrBusy)
+		}
+		if again, err := tallyman.Open(ctx, s.nc, "main"); err != nil {
+			t.Errorf("nothing is to be changed yet: %v", err)
+		} else if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What comes once it has begun is met on the way: the rest is carried.
+	cut := errors.New("cut off")
+	if _, err := tallyman.ReshardUntil(ctx, s.nc, "main", 4, "ann", func(point, _ string) error {
+		if point == "reshard-marked" {
+			return cut
+		}
+		return nil
+	}); !errors.Is(err, cut) {
+		t.Fatalf("got %v, want %v", err, cut)
+	}
+	clear(wrong)
+	for _, id := range []string{"done-3", "done-4"} {
+		at, revision := other(id)
+		wrong[id] = place{at, revision}
+	}
+	_, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann") // turned back
+	names(err, "done-3", "done-4")
+	if !strings.Contains(err.Error(), "nobody can open the pool") {
+		t.Errorf("got %v, want that the pool stays closed", err)
+	}
+	for id, p := range wrong {
+		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if done, err := tallyman.Reshard(ctx, s.nc, "main", 3, "ann"); err != nil || !done.Resumed {
 		t.Errorf("once that is clear: got %+v, %v", done, err)
 	}
-	s.audit(t, p, audit.Options{})
-}
-
-func (s *scattered) record(t *testing.T, p *tallyman.Pool, id string) *kvstate.Record {
-	t.Helper()
-	r, err := p.Find(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	s.kept(t)
 }
 
 func TestReshard_Refused(t *testing.T) {
@@ -465,6 +310,52 @@ func TestReshard_Refused(t *testing.T) {
 	refused(4, tallyman.ErrSettings, "a pool of its own")
 }
 
+// What was acked and did not leave the stream keeps a pool from being spread
+// anew, and no waiting helps.
+func TestReshard_RefusedForWhatLingers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	messages := filepath.Join(dir, "store", "jetstream/$G/streams/main_commands/msgs")
+	var server *embedded.Server
+	s := &scattered{}
+	start := func() *tallyman.Pool {
+		t.Helper()
+		var err error
+		if server, err = embedded.Start(embedded.Config{Dir: filepath.Join(dir, "store")}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		s.nc = pooltest.Connect(t, server.URL())
+		return pooltest.Create(t, s.nc, tallyman.Settings{Removal: tallyman.RemovalAck}, tallyman.Topology{})
+	}
+	p := start()
+	if _, err := p.Submit(t.Context(), tallyman.Command{ID: "a", Kind: "echo"}); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	if err := os.CopyFS(filepath.Join(dir, "kept"), os.DirFS(messages)); err != nil {
+		t.Fatal(err)
+	}
+	p = start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "let the workers settle them") {
+		t.Errorf("while it waits: got %v, want to wait for the workers", err)
+	}
+	stop := s.work(t, p, false)
+	pooltest.Await(t, t.Context(), "an empty stream", func() bool { return pending(t, p) == 0 })
+	stop()
+	server.Kill()
+	if err := os.RemoveAll(messages); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(messages, os.DirFS(filepath.Join(dir, "kept"))); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	if _, err := tallyman.Reshard(t.Context(), s.nc, "main", 2, "ann"); !errors.Is(err, tallyman.ErrBusy) || !strings.Contains(err.Error(), "waiting does not help: tallyman audit names") {
+		t.Errorf("once it is acked and still there: got %v, want that the audit names it", err)
+	}
+}
+
 // On a cluster a scan may be answered by a replica that is behind.
 func TestReshard_Cluster(t *testing.T) {
 	t.Parallel()
@@ -474,17 +365,28 @@ func TestReshard_Cluster(t *testing.T) {
 	s.settings = tallyman.Settings{Shards: 1, Retention: time.Hour, MaxAttempts: 1}
 	s.fill(t, tallyman.Topology{Replicas: 3})
 	for _, shards := range []int{3, 1, 2} {
-		if done, err := tallyman.Reshard(t.Context(), s.nc, "main", shards, "ann"); err != nil || done.Resumed {
-			t.Fatalf("to %d: got %+v, %v", shards, done, err)
-		}
+		tries := 0
+		pooltest.Await(t, t.Context(), fmt.Sprintf("%d shards", shards), func() bool {
+			done, err := tallyman.Reshard(t.Context(), s.nc, "main", shards, "ann")
+			if tries++; err == nil && done.Resumed && tries == 1 {
+				t.Fatalf("to %d: got %+v, %v", shards, done, err)
+			}
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, tallyman.ErrUnavailable) {
+				t.Fatalf("to %d: %v", shards, err)
+			}
+			return err == nil // or else a leader was elected meanwhile
+		})
 		s.kept(t)
-		str, err := s.js.Stream(t.Context(), fmt.Sprintf("KV_main_%d", shards-1))
+		name := fmt.Sprintf("KV_main_%d", shards-1)
 		if shards == 1 {
-			str, err = s.js.Stream(t.Context(), "KV_main")
+			name = "KV_main"
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		var str jetstream.Stream
+		pooltest.Await(t, t.Context(), "an answer about "+name, func() (ok bool) {
+			var err error
+			str, err = s.js.Stream(t.Context(), name)
+			return err == nil
+		})
 		if got := str.CachedInfo().Config.Replicas; got != 3 {
 			t.Errorf("got %d replicas, want 3", got)
 		}

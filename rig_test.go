@@ -18,13 +18,22 @@ import (
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { pooltest.Main(m) }
 
-// brisk are settings under which failures take milliseconds.
-var brisk = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second}
+// brisk are settings under which failures take milliseconds. No test waits for
+// that lease to run out, and no machine is so busy that one does: it would burn
+// an attempt.
+var brisk = tallyman.Settings{Lease: 30 * time.Second, MaxAttempts: 3, BackoffMin: 50 * time.Millisecond, BackoffMax: time.Second}
+
+// mortal is brisk for tests that wait until the lease of a worker that is gone
+// has run out. It outlasts a machine that stands still for some seconds.
+func mortal() tallyman.Settings {
+	s := brisk
+	s.Lease = 5 * time.Second
+	return s
+}
 
 // rig is a server with a pool, and a connection beside the pool's.
 type rig struct {
@@ -39,13 +48,24 @@ type rig struct {
 func newRig(t testing.TB, settings tallyman.Settings, topology tallyman.Topology) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // subtests that run in parallel wait for their turn
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	nc := pooltest.Connect(t, s.URL())
 	if err := tallyman.Create(ctx, nc, "main", pooltest.Settings(settings), topology); err != nil {
 		t.Fatal(err)
 	}
 	return &rig{pooltest.Open(t, pooltest.Connect(t, s.URL())), s, nc, pooltest.JetStream(t, nc), ctx}
+}
+
+// guarded starts a server with users, each with password "pw", and says under which
+// URL they connect.
+func guarded(t testing.TB, users string) (s *embedded.Server, as func(user string) string) {
+	t.Helper()
+	s, err := embedded.Start(embedded.Config{Dir: t.TempDir(), ConfigFile: writeFile(t, "nats.conf", "authorization { users: ["+users+"] }")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s, func(user string) string { return strings.Replace(s.URL(), "://", "://"+user+":pw@", 1) }
 }
 
 // By shorter names, since the tests here use them everywhere.
@@ -173,6 +193,26 @@ func (j *journal) count(typ tallyman.EventType, id string) int {
 		}
 	}
 	return n
+}
+
+// transcript is a log that is read while it is written.
+type transcript struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *transcript) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *transcript) has(part string) bool { return l.count(part) > 0 }
+
+func (l *transcript) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
 }
 
 // start runs a worker until stop is called, which returns once it has ended.

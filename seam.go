@@ -51,6 +51,8 @@ type link interface {
 	Flush(limit time.Duration) error
 	// UntilDenied is [pipeline.Pipe.UntilDenied].
 	UntilDenied(ctx context.Context) (context.Context, context.CancelFunc)
+	// Denied is [pipeline.Pipe.Denied].
+	Denied(since time.Time, match func(subject string) bool) string
 	Close() error
 }
 
@@ -69,6 +71,10 @@ func (c connection) Flush(limit time.Duration) error { return c.nc.FlushTimeout(
 
 func (c connection) UntilDenied(ctx context.Context) (context.Context, context.CancelFunc) {
 	return c.pipe.UntilDenied(ctx)
+}
+
+func (c connection) Denied(since time.Time, match func(subject string) bool) string {
+	return c.pipe.Denied(since, match)
 }
 
 func (c connection) Close() error { return c.pipe.Close() }

@@ -2,6 +2,7 @@ package tallyman
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/memory"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -52,8 +54,8 @@ type byHand struct {
 	}
 }
 
-// seamSettings leave a stalled machine a second before the order of events changes.
-var seamSettings = Settings{Lease: 2 * time.Second, Retention: time.Second}.WithDefaults()
+// seamSettings leave a stalled machine more than a second before the order of events changes.
+var seamSettings = Settings{Lease: 3 * time.Second, Retention: 2 * time.Second}.WithDefaults()
 
 // TestSeam holds the double, a server and a cluster to the same behaviours.
 func TestSeam(t *testing.T) {
@@ -139,15 +141,19 @@ func behave(t *testing.T, url string, settings Settings, replicas int) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Create(ctx, nc, pool, settings, Topology{Replicas: replicas}); err != nil {
+			err = Create(ctx, nc, pool, settings, Topology{Replicas: replicas})
+			for errors.Is(err, ErrUnavailable) && pipeline.Sleep(ctx, 100*time.Millisecond) == nil { // a busy cluster may elect a leader at any time
+				err = Create(ctx, nc, pool, settings, Topology{Replicas: replicas})
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			p, err := Open(ctx, nc, pool)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = p.Close() }) // returns nil
-			kv, err := js.KeyValue(ctx, pool)
+			t.Cleanup(func() { _ = p.Close() })       // returns nil
+			kv, err := js.KeyValue(t.Context(), pool) // which gives up by itself
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +223,7 @@ func (s *seam) readMany(t *testing.T, keys ...command.Token) []kvstate.Entry {
 		for i, e := range entries {
 			level = level && e.Revision == s.read(t, keys[i]).Revision
 		}
-		if level || sleep(s.ctx, 20*time.Millisecond) != nil {
+		if level || pipeline.Sleep(s.ctx, 20*time.Millisecond) != nil {
 			return entries
 		}
 	}
@@ -261,7 +267,7 @@ func (s *seam) put(t *testing.T, key command.Token, value string, expire bool) u
 func (s *seam) until(t *testing.T, key command.Token, what string, ok func(kvstate.Entry) bool) {
 	t.Helper()
 	for !ok(s.read(t, key)) {
-		if sleep(s.ctx, 20*time.Millisecond) != nil {
+		if pipeline.Sleep(s.ctx, 20*time.Millisecond) != nil {
 			t.Fatalf("waited in vain for %s", what)
 		}
 	}
@@ -349,7 +355,7 @@ func (s *seam) gone(t *testing.T, seq uint64) {
 		if _, err := s.shards[0].commands.Get(s.ctx, seq); isOneOf(err, stream.ErrNotFound) {
 			return
 		}
-		if sleep(s.ctx, 5*time.Millisecond) != nil {
+		if pipeline.Sleep(s.ctx, 5*time.Millisecond) != nil {
 			t.Fatalf("sequence %d is still in the stream", seq)
 		}
 	}

@@ -82,21 +82,22 @@ const (
 
 // WithDefaults returns s with its zero fields filled in.
 func (s Settings) WithDefaults() Settings {
-	set := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-	}
-	set(&s.Lease, DefaultLease)
-	set(&s.BackoffMin, DefaultBackoffMin)
-	set(&s.BackoffMax, DefaultBackoffMax)
-	set(&s.Retention, DefaultRetention)
-	if s.MaxAttempts == 0 {
-		s.MaxAttempts = DefaultMaxAttempts
-	}
-	s.Shards = cmp.Or(s.Shards, 1)
-	s.Removal = cmp.Or(s.Removal, RemovalAck)
-	s.Commit = cmp.Or(s.Commit, CommitEach)
+	return s.over(Settings{
+		Lease: DefaultLease, MaxAttempts: DefaultMaxAttempts, BackoffMin: DefaultBackoffMin, BackoffMax: DefaultBackoffMax,
+		Retention: DefaultRetention, Shards: 1, Removal: RemovalAck, Commit: CommitEach,
+	})
+}
+
+// over returns s with its zero fields taken from below.
+func (s Settings) over(below Settings) Settings {
+	s.Lease = cmp.Or(s.Lease, below.Lease)
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, below.MaxAttempts)
+	s.BackoffMin = cmp.Or(s.BackoffMin, below.BackoffMin)
+	s.BackoffMax = cmp.Or(s.BackoffMax, below.BackoffMax)
+	s.Retention = cmp.Or(s.Retention, below.Retention)
+	s.Shards = cmp.Or(s.Shards, below.Shards)
+	s.Removal = cmp.Or(s.Removal, below.Removal)
+	s.Commit = cmp.Or(s.Commit, below.Commit)
 	return s
 }
 

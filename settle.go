@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -150,7 +151,7 @@ func (r *run) ack(proof command.Proof, e Event) {
 	if err := r.d.Ack(proof); err != nil {
 		r.w.log.Warn("ack not sent, the command comes again and is absorbed", "id", r.env.ID, "error", err)
 	} else {
-		r.w.sweeperOf(r.shard).acked(r.d.Queue, r.d.Seq, e.Type == EventParked || r.base != nil && r.base.State == kvstate.Parked)
+		r.w.sweeperOf(r.shard).Acked(r.d.Queue, r.d.Seq, e.Type == EventParked || r.base != nil && r.base.State == kvstate.Parked)
 	}
 	r.observe(e)
 	r.finish()
@@ -292,7 +293,7 @@ func (r *run) clarify(next *kvstate.Record, err error, then func(revision uint64
 			told = true
 			r.w.log.Warn("record not written yet", "id", r.env.ID, "state", next.State, "error", translate(err))
 		}
-		if sleep(r.w.life, pause.NextBackOff()) != nil {
+		if pipeline.Sleep(r.w.life, pause.NextBackOff()) != nil {
 			r.refused(err)
 			return
 		}

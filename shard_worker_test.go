@@ -148,7 +148,9 @@ func TestShards_WorkerKeepsTheInvariants(t *testing.T) {
 
 func TestShards_Takeover(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, spread(), tallyman.Topology{})
+	settings := spread()
+	settings.Lease = mortal().Lease
+	r := newRig(t, settings, tallyman.Topology{})
 	entered := make(chan string, 3)
 	nc := connect(t, r.server.URL())
 	lost := open(t, nc)

@@ -125,7 +125,7 @@ func inOrder(t *testing.T, s story.Story, patterns ...string) {
 
 func TestStory_OfAStaleWorker(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, brisk, tallyman.Topology{})
+	r := newRig(t, mortal(), tallyman.Topology{})
 	l := newLink(t, r.server.URL())
 	begun, released := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(released) })
@@ -163,7 +163,7 @@ func TestStory_OfAStaleWorker(t *testing.T) {
 	inOrder(t, told,
 		`^Sequence 1 was stored\.$`,
 		`^`+w2+` claimed it with token \d+\.$`,
-		`^`+w2+` lost token \d+ after (one|two|three|four) missed heartbeats?, 1\.8s after the last sign of life`,
+		`^`+w2+` lost token \d+ after (one|two|three|four) missed heartbeats?, 4\.5s after the last sign of life`,
 		`^`+w5+` took it over from `+w2+` with token \d+\.$`,
 		`^`+w5+` finished it with token \d+ on attempt 2; the receipt holds no bytes\.$`,
 		`^`+w2+`'s late result under token \d+ was refused: it had lost its lease after`,

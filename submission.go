@@ -267,7 +267,7 @@ func (s *submission) insist(ctx context.Context, last error) {
 			s.fail(fmt.Errorf("tallyman: submit %q: %w", s.env.ID, translate(last)))
 			return
 		}
-		if err := sleep(ctx, pause.NextBackOff()); err != nil {
+		if err := pipeline.Sleep(ctx, pause.NextBackOff()); err != nil {
 			switch {
 			case refused:
 				s.fail(errFull(s.env.ID, full))

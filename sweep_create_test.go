@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
@@ -97,6 +99,67 @@ func TestSweep_CreateTakesTheRemovalOfTheStream(t *testing.T) {
 		}
 		if _, err := r.js.KeyValue(r.ctx, "odd_1"); err == nil {
 			t.Error("a bucket was made all the same")
+		}
+	})
+}
+
+func TestSweep_Create(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, sweeping, tallyman.Topology{})
+	t.Run("makes a stream from which an ack removes nothing", func(t *testing.T) {
+		str, err := r.js.Stream(r.ctx, stream.Name("main"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := str.CachedInfo().Config
+		if cfg.Retention != jetstream.LimitsPolicy || cfg.Discard != jetstream.DiscardNew || !cfg.DiscardNewPerSubject || cfg.MaxMsgsPerSubject != 1 || cfg.MaxAge != 0 {
+			t.Errorf("got %+v", cfg)
+		}
+		if r.Settings().Removal != tallyman.RemovalSweep || !r.Commands().Sweeps() {
+			t.Errorf("opened: got removal %s", r.Settings().Removal)
+		}
+	})
+	t.Run("is safe to repeat", func(t *testing.T) {
+		for _, s := range []tallyman.Settings{{}, sweeping} {
+			if err := tallyman.Create(r.ctx, r.nc, "main", s, tallyman.Topology{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, change := range []bool{false, true} {
+		t.Run(fmt.Sprintf("refuses the other way, with change %v", change), func(t *testing.T) {
+			err := tallyman.Create(r.ctx, r.nc, "main", tallyman.Settings{Removal: tallyman.RemovalAck}, tallyman.Topology{Change: change})
+			if !errors.Is(err, tallyman.ErrSettings) || !strings.Contains(err.Error(), "make another pool") {
+				t.Errorf("got %v, want ErrSettings and what to do", err)
+			}
+			if p := open(t, r.nc); p.Settings().Removal != tallyman.RemovalSweep {
+				t.Errorf("afterwards the removal is %s", p.Settings().Removal)
+			}
+		})
+	}
+	t.Run("refuses a pool that was made with acks", func(t *testing.T) {
+		if err := tallyman.Create(r.ctx, r.nc, "acks", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "acks", sweeping, tallyman.Topology{Change: true}); !errors.Is(err, tallyman.ErrSettings) {
+			t.Errorf("got %v, want ErrSettings", err)
+		}
+	})
+	t.Run("a pool whose stream was made the other way does not open", func(t *testing.T) {
+		if err := tallyman.Create(r.ctx, r.nc, "odd", sweeping, tallyman.Topology{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.js.DeleteStream(r.ctx, stream.Name("odd")); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Create(r.ctx, r.js, stream.Config{Pool: "odd", Lease: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tallyman.Open(r.ctx, r.nc, "odd"); !errors.Is(err, tallyman.ErrSettings) {
+			t.Errorf("open: got %v, want ErrSettings", err)
+		}
+		if err := tallyman.Create(r.ctx, r.nc, "odd", sweeping, tallyman.Topology{}); !errors.Is(err, tallyman.ErrSettings) {
+			t.Errorf("create: got %v, want ErrSettings", err)
 		}
 	})
 }

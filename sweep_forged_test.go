@@ -24,7 +24,7 @@ func TestSweep_ForgedWord(t *testing.T) {
 		t.Fatal(err)
 	}
 	// That they are settled in the queue whose floor is high, and in their own, and
-	// in more queues than there can be.
+	// in more queues than there can be, of which the ledger keeps a bound (TestLedger).
 	for i := range 2000 {
 		for _, queue := range []string{"default", "other", fmt.Sprint("none-", i)} {
 			if err := r.Commands().Tell(queue, state.Created, []stream.Run{{From: 1, Count: 100}}); err != nil {
@@ -37,9 +37,6 @@ func TestSweep_ForgedWord(t *testing.T) {
 	for i := range 5 {
 		r.settled(t, r.many(t, "", fmt.Sprint("b", i), 3)...)
 		r.holds(t, 1, 2, 3, 7, 8, 9)
-	}
-	if n := w.LedgerQueues(); n > 1100 {
-		t.Errorf("the ledger holds %d queues", n)
 	}
 	sweeper(t, r.Pool, pace, tallyman.WorkerConfig{Mux: handle("echo", echo), Queues: []string{"other"}})
 	r.settled(t, "o-0", "o-1", "o-2", "p-0", "p-1", "p-2")

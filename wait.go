@@ -58,7 +58,7 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 			return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, translate(err))
 		case err != nil: // away; look again
 		case e.Err != nil:
-			return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, e.Err)
+			return Receipt{}, fmt.Errorf("tallyman: wait for %q: its record is damaged: %w; see tallyman show", id, e.Err)
 		case e.Record != nil && e.Record.State.Terminal():
 			return outcome(e.Record)
 		}
@@ -103,16 +103,4 @@ func flushContext(ctx context.Context) context.Context {
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
 	context.AfterFunc(bounded, cancel)
 	return bounded
-}
-
-// sleep waits for d, or returns ctx's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

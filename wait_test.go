@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 )
 
 func TestWait_AcrossRestart(t *testing.T) {
@@ -49,23 +48,15 @@ func TestWait_AcrossRestart(t *testing.T) {
 
 func TestPool_DeniedWhileWorking(t *testing.T) {
 	t.Parallel()
-	conf := writeFile(t, "server.conf", `
-		authorization { users = [
-			{user: op, password: op},
-			{user: weak, password: weak, permissions: {publish: {allow: ">", deny: ["main.commands.>", "$KV.main.>"]}}}
-		] }`)
-	s, err := embedded.Start(embedded.Config{Dir: t.TempDir(), ConfigFile: conf})
-	if err != nil {
+	_, as := guarded(t, `
+		{user: op, password: pw}
+		{user: weak, password: pw, permissions: {publish: {allow: ">", deny: ["main.commands.>", "$KV.main.>"]}}}`)
+	ctx := pooltest.Context(t)
+	if err := tallyman.Create(ctx, connect(t, as("op")), "main", brisk, tallyman.Topology{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := tallyman.Create(ctx, connect(t, s.URL(), nats.UserInfo("op", "op")), "main", brisk, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
-	p := open(t, connect(t, s.URL(), nats.UserInfo("weak", "weak")))
-	_, err = p.Submit(ctx, tallyman.Command{ID: "a", Kind: "echo"})
+	p := open(t, connect(t, as("weak")))
+	_, err := p.Submit(ctx, tallyman.Command{ID: "a", Kind: "echo"})
 	if !errors.Is(err, tallyman.ErrDenied) {
 		t.Errorf("submit: %v, want ErrDenied", err)
 	}

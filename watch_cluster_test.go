@@ -77,7 +77,7 @@ func TestWatch_OnThreeReplicasWhileNodesAreKilled(t *testing.T) {
 	// A node that is closed while it catches up leaves goroutines behind.
 	eventually(t, r.ctx, "all replicas to be current", func() bool {
 		for _, name := range []string{"KV_main", stream.Name("main")} {
-			str, err := r.js.Stream(r.ctx, name)
+			str, err := r.js.Stream(t.Context(), name) // which gives up by itself
 			if err != nil {
 				return false
 			}

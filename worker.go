@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nuid"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/sweep"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/lease"
 	"github.com/tallyman-go/tallyman/stream"
@@ -60,7 +63,7 @@ type Worker struct {
 
 	keeper   *lease.Keeper
 	notes    *notebook
-	sweepers []*sweeper // by shard; none where acks take commands out
+	sweepers []*sweep.Sweeper // by shard; none where acks take commands out
 	fetchers []fetcher
 	sources  []source        // of each fetcher
 	wake     []chan struct{} // of each fetcher
@@ -205,7 +208,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	var sweepers sync.WaitGroup
 	for _, s := range w.sweepers {
-		sweepers.Go(func() { s.run(sweeping) })
+		sweepers.Go(func() { s.Run(sweeping) })
 	}
 
 	fetching, stopFetching := context.WithCancelCause(ctx)
@@ -312,6 +315,11 @@ func (w *Worker) Ready(ctx context.Context) error {
 	if n := w.slots.stuckCount(); n >= w.cfg.Concurrency {
 		return fmt.Errorf("tallyman: %d handlers ignore the end of their context; restart the worker", n)
 	}
+	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
+	// What is not acked is delivered again after a lease, and so is a denied ack sent again.
+	if subject := w.pool.link.Denied(time.Now().Add(-w.pool.settings.Lease-limit), w.vital); subject != "" {
+		return fmt.Errorf("tallyman: %w: publish to %q; allow it, see Permissions in docs/operations.md", ErrDenied, subject)
+	}
 	w.troubleMu.Lock()
 	for from, err := range w.trouble {
 		if err != nil {
@@ -320,7 +328,6 @@ func (w *Worker) Ready(ctx context.Context) error {
 		}
 	}
 	w.troubleMu.Unlock()
-	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	for i, f := range w.fetchers {
 		// With every slot taken there is no pull to be answered, nor while others have their turn.
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
@@ -333,13 +340,28 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
-	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.shards[i].writable(ctx, w.owner) })
+	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
+}
+
+// vital reports whether a subject is one on which this worker pulls or acks.
+func (w *Worker) vital(subject string) bool {
+	if !strings.HasPrefix(subject, "$JS.ACK.") && !strings.HasPrefix(subject, "$JS.API.CONSUMER.MSG.NEXT.") {
+		return false
+	}
+	return slices.ContainsFunc(w.pool.shards, func(s *shard) bool {
+		return strings.Contains(subject, "."+stream.Name(s.name)+".")
+	})
 }
 
 // writable returns nil once the server has taken a write into the shard's bucket.
-func (s *shard) writable(ctx context.Context, owner string) error {
-	if err := s.records.Probe(ctx, kvstate.ProbeKey(owner)); err != nil {
-		return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
+func (p *Pool) writable(ctx context.Context, s *shard, owner string) error {
+	err := s.records.Probe(ctx, kvstate.ProbeKey(owner))
+	if err == nil {
+		return nil
 	}
-	return nil
+	// Nobody listens where a bucket was: who leads its stream knows why.
+	if _, why := s.records.Read(ctx, kvstate.KeySettings); errors.Is(err, kvstate.ErrUnavailable) && errors.Is(why, kvstate.ErrNoBucket) {
+		return fmt.Errorf("tallyman: cannot write a record to bucket %q, which does not exist, so that whatever was in it is lost: %w", s.name, withRemedy(translate(why), ErrNoPool, p.remedy()))
+	}
+	return fmt.Errorf("tallyman: cannot write a record to bucket %q: %w", s.name, translate(err))
 }

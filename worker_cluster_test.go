@@ -20,20 +20,11 @@ import (
 // newClusterRig starts a cluster of three nodes with a pool on three replicas.
 func newClusterRig(t *testing.T, settings tallyman.Settings) (*rig, *embedded.Cluster) {
 	t.Helper()
-	c, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
+	c := pooltest.Cluster(t)
+	ctx := pooltest.Context(t)
 	r := &rig{nc: connect(t, c.URL()), ctx: ctx}
-	if r.js, err = jetstream.New(r.nc); err != nil {
-		t.Fatal(err)
-	}
-	if err := tallyman.Create(ctx, r.nc, "main", pooltest.Settings(settings), tallyman.Topology{Replicas: 3}); err != nil {
-		t.Fatal(err)
-	}
+	r.js = pooltest.JetStream(t, r.nc)
+	pooltest.Make(t, ctx, r.nc, settings, tallyman.Topology{Replicas: 3})
 	r.Pool = open(t, r.nc)
 	return r, c
 }

@@ -143,7 +143,7 @@ func TestInvariant_I1_OneReceiptForTwoRunningCopies(t *testing.T) {
 	t.Parallel()
 	// Both copies run, since neither has claimed; one receipt comes of it.
 	settings := brisk
-	settings.Lease = 500 * time.Millisecond
+	settings.Lease, settings.MaxAttempts = 500*time.Millisecond, 100 // the loser says nothing to the server
 	r := newRig(t, settings, tallyman.Topology{Queues: []string{"default", "side"}})
 	entered, release := make(chan struct{}, 2), make(chan struct{})
 	var seen journal

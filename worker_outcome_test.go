@@ -14,6 +14,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -148,8 +149,12 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 	t.Run("the handler's own delay is kept", func(t *testing.T) {
 		t.Parallel()
+		records := r.updates(t, "l")
 		r.submit(t, tallyman.Command{ID: "l", Kind: "later"})
-		waiting := r.record(t, "l", func(r *kvstate.Record) bool { return r.State == kvstate.Waiting })
+		waiting := records()
+		for waiting.State != kvstate.Waiting {
+			waiting = records()
+		}
 		if got := waiting.NextAt.Sub(waiting.Trail[len(waiting.Trail)-1].At); got < 700*time.Millisecond {
 			t.Errorf("next try is recorded %v after the failed one, want at least 700ms", got)
 		}
@@ -203,6 +208,30 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 }
 
+// updates returns the records of a command one by one as they are written from now on.
+func (r *rig) updates(t testing.TB, id command.Token) (next func() *kvstate.Record) {
+	t.Helper()
+	all, err := r.nc.SubscribeSync(r.Records().Subject(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return func() *kvstate.Record {
+		t.Helper()
+		m, err := all.NextMsgWithContext(r.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := kvstate.Decode(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+}
+
 func TestInvariant_I8_DelaysGrow(t *testing.T) {
 	t.Parallel()
 	settings := brisk
@@ -211,24 +240,11 @@ func TestInvariant_I8_DelaysGrow(t *testing.T) {
 	start(t, r.Pool, tallyman.WorkerConfig{Mux: handle("fail", func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
 		return tallyman.Result{}, errBroken
 	})})
-	updates, err := r.nc.SubscribeSync(r.Records().Subject("b"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	records := r.updates(t, "b")
 	r.submit(t, tallyman.Command{ID: "b", Kind: "fail"})
 	var delays []time.Duration
 	for len(delays) < 4 {
-		m, err := updates.NextMsgWithContext(r.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec, err := kvstate.Decode(m.Data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rec := records()
 		if rec.State == kvstate.Waiting {
 			delays = append(delays, rec.NextAt.Sub(rec.Trail[len(rec.Trail)-1].At))
 		}
@@ -332,5 +348,39 @@ func TestKind_HostilePayload(t *testing.T) {
 	}
 	if got := ran.Load(); got != 0 {
 		t.Errorf("handlers ran %d times, want none", got)
+	}
+}
+
+func TestWorker_CancelledWhileRunning(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, mortal(), tallyman.Topology{})
+	running, cause := make(chan struct{}), make(chan error, 1)
+	var seen journal
+	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+		close(running)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return tallyman.Result{Body: []byte("done all the same")}, nil
+	})})
+	sub := r.submit(t, tallyman.Command{ID: "c", Kind: "long"})
+	<-running
+	rec := &kvstate.Record{ID: "c", Kind: "long", Queue: "default", Digest: dedupe.Digest("long", nil)}
+	rec, err := rec.Advance(kvstate.Cancelled, "anna", "no longer wanted", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.AddSeq(sub.Sequence)
+	if _, err := r.Records().WriteWait(r.ctx, "c", rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-cause; !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("the handler's context ended for %v, want ErrCancelled", err)
+	}
+	r.emptied(t) // whoever gets it next takes it out
+	if got, err := r.Wait(r.ctx, "c"); got.State != tallyman.Cancelled || !errors.Is(err, tallyman.ErrCancelled) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if n := seen.count(tallyman.EventCancelled, "c"); n != 1 {
+		t.Errorf("the worker noticed %d cancellations, want 1", n)
 	}
 }

@@ -1,7 +1,6 @@
 package tallyman_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
-	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -102,7 +98,7 @@ func TestInvariant_I9_NothingIsGuessed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
+			r := newRig(t, mortal(), tallyman.Topology{})
 			var bank payments
 			prepared, die := make(chan struct{}), make(chan struct{})
 			routed := func(dying bool) *tallyman.Mux {
@@ -216,7 +212,7 @@ func TestClaim_Prepare(t *testing.T) {
 		t.Parallel()
 		for want, finding := range map[tallyman.State]tallyman.Finding{tallyman.Completed: tallyman.Done, tallyman.Parked: tallyman.NotDone} {
 			r := newRig(t, brisk, tallyman.Topology{})
-			deadline := time.Now().Add(2 * time.Second)
+			deadline := time.Now().Add(4 * time.Second) // it is to begin before that
 			var handled atomic.Int64
 			start(t, r.Pool, tallyman.WorkerConfig{Mux: route(tallyman.Route{Kind: "pay",
 				Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
@@ -354,7 +350,7 @@ func TestClaim_Prepare(t *testing.T) {
 	})
 	t.Run("only one of two holders gets to prepare", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, brisk, tallyman.Topology{Queues: []string{"default", "side"}})
+		r := newRig(t, mortal(), tallyman.Topology{Queues: []string{"default", "side"}}) // the loser says nothing to the server
 		var bank payments
 		entered, goOn := make(chan struct{}, 2), make(chan struct{})
 		prepared := make(chan error, 2)
@@ -386,169 +382,6 @@ func TestClaim_Prepare(t *testing.T) {
 			t.Errorf("paid %d times, want once", n)
 		}
 	})
-}
-
-func TestClaim_Pace(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, brisk, tallyman.Topology{})
-	revision := func(id string) uint64 { return r.entry(t, command.Token(id)).Revision }
-	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
-		tallyman.Route{Kind: "counted", SaveCount: 5, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-			if c.Attempt() == 2 {
-				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
-			}
-			writes, last := 0, uint64(0)
-			for n := uint64(1); n <= 12; n++ {
-				if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
-					return tallyman.Result{}, err
-				}
-				if at := revision(c.ID()); at != last {
-					writes, last = writes+1, at
-				}
-			}
-			if writes != 3 || c.Offset() != 11 { // calls 1, 6 and 11
-				t.Errorf("12 calls made %d writes, the last at offset %d; want 3 and 11", writes, c.Offset())
-			}
-			if err := c.Progress(ctx, 11, nil); err == nil {
-				t.Error("offset 11 was taken after 12")
-			}
-			return tallyman.Result{}, errBroken // what was held back goes into the record of the failure
-		})},
-		tallyman.Route{Kind: "timed", SaveEvery: time.Hour, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-			for n := uint64(1); n <= 4; n++ {
-				if err := c.Progress(ctx, n, nil); err != nil {
-					return tallyman.Result{}, err
-				}
-			}
-			if at := r.entry(t, "b").Record.Offset; at != 1 {
-				t.Errorf("offset %d is durable within the hour, want 1", at)
-			}
-			if err := c.Flush(ctx); err != nil {
-				return tallyman.Result{}, err
-			}
-			if at := r.entry(t, "b").Record.Offset; at != 4 || c.Offset() != 4 {
-				t.Errorf("offset %d is durable after a flush, the claim says %d; want 4", at, c.Offset())
-			}
-			before := revision("b")
-			return tallyman.Result{}, errors.Join(c.Flush(ctx), func() error {
-				if revision("b") != before {
-					t.Error("a flush of nothing was written")
-				}
-				return nil
-			}())
-		})},
-	)})
-	r.submit(t, tallyman.Command{ID: "a", Kind: "counted"})
-	r.submit(t, tallyman.Command{ID: "b", Kind: "timed"})
-	if got, err := r.Wait(r.ctx, "a"); err != nil || string(got.Result) != "12 s12" {
-		t.Errorf("got %q, %v; want the next attempt to begin at 12", got.Result, err)
-	}
-	if _, err := r.Wait(r.ctx, "b"); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestWorker_DamagedRecord(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		damage int // how many of the newest revisions are damaged
-		label  string
-		result string
-		reason kvstate.Reason
-	}{
-		{name: "progress falls back to the checkpoint before it", damage: 1, label: "claimed", result: "2 s2"},
-		{name: "two damaged ones park", damage: 2, label: "claimed", reason: kvstate.ReasonCorrupt},
-		{name: "what may have been an intent parks", damage: 1, label: "prepared", reason: kvstate.ReasonCorrupt},
-		{name: "what may have been parked stays parked", damage: 1, label: "parked", reason: kvstate.ReasonCorrupt},
-		{name: "bytes without a header park", damage: 1, reason: kvstate.ReasonCorrupt},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, brisk, tallyman.Topology{})
-			saved, die := make(chan struct{}), make(chan struct{})
-			kill := doomed(t, r, tallyman.WorkerConfig{Mux: handle("steps", func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-				for n := uint64(1); n <= 2; n++ {
-					if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
-						return tallyman.Result{}, err
-					}
-				}
-				close(saved)
-				<-die
-				return tallyman.Result{}, nil
-			})})
-			r.submit(t, tallyman.Command{ID: "d", Kind: "steps"})
-			<-saved
-			kill()
-			close(die)
-			for i := range tt.damage {
-				whole := r.entry(t, "d")
-				m := nats.NewMsg(r.Records().Subject("d"))
-				m.Data = bytes.Clone(whole.Raw)
-				m.Data[len(m.Data)/2+i] ^= 4
-				if tt.label != "" {
-					m.Header.Set(command.HeaderState, tt.label)
-				}
-				if _, err := r.js.PublishMsg(r.ctx, m); err != nil {
-					t.Fatal(err)
-				}
-			}
-			damaged := r.entry(t, "d")
-			var seen journal
-			start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("steps", func(_ context.Context, c *tallyman.Claim) (tallyman.Result, error) {
-				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
-			})})
-			got := r.record(t, "d", func(r *kvstate.Record) bool { return r.State.Terminal() })
-			if string(got.Result) != tt.result || got.Reason != tt.reason {
-				t.Errorf("got result %q, reason %q, error %q; want %q, %q", got.Result, got.Reason, got.Error, tt.result, tt.reason)
-			}
-			wantFallBacks := 0
-			if tt.reason == "" {
-				wantFallBacks = 1
-			}
-			if n := seen.count(tallyman.EventFellBack, "d"); n != wantFallBacks {
-				t.Errorf("fell back %d times, want %d", n, wantFallBacks)
-			}
-			if kept := r.entry(t, kvstate.CorruptKey("d", damaged.Revision)); !bytes.Equal(kept.Raw, damaged.Raw) {
-				t.Error("the damaged bytes were not kept")
-			}
-			r.emptied(t)
-		})
-	}
-}
-
-func TestWorker_CancelledWhileRunning(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, tallyman.Settings{Lease: time.Second}, tallyman.Topology{})
-	running, cause := make(chan struct{}), make(chan error, 1)
-	var seen journal
-	start(t, r.Pool, tallyman.WorkerConfig{Observe: seen.observe, Mux: handle("long", func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
-		close(running)
-		<-ctx.Done()
-		cause <- context.Cause(ctx)
-		return tallyman.Result{Body: []byte("done all the same")}, nil
-	})})
-	sub := r.submit(t, tallyman.Command{ID: "c", Kind: "long"})
-	<-running
-	rec := &kvstate.Record{ID: "c", Kind: "long", Queue: "default", Digest: dedupe.Digest("long", nil)}
-	rec, err := rec.Advance(kvstate.Cancelled, "anna", "no longer wanted", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec.AddSeq(sub.Sequence)
-	if _, err := r.Records().WriteWait(r.ctx, "c", rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-cause; !errors.Is(err, tallyman.ErrCancelled) {
-		t.Errorf("the handler's context ended for %v, want ErrCancelled", err)
-	}
-	r.emptied(t) // whoever gets it next takes it out
-	if got, err := r.Wait(r.ctx, "c"); got.State != tallyman.Cancelled || !errors.Is(err, tallyman.ErrCancelled) {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	if n := seen.count(tallyman.EventCancelled, "c"); n != 1 {
-		t.Errorf("the worker noticed %d cancellations, want 1", n)
-	}
 }
 
 func TestKind_Confirm(t *testing.T) {

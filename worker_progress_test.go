@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -80,7 +81,7 @@ func TestInvariant_I5_Progress(t *testing.T) {
 
 func TestInvariant_I4_AStaleWorkerChangesNothing(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tallyman.Settings{Lease: 3 * time.Second}, tallyman.Topology{})
+	r := newRig(t, brisk, tallyman.Topology{})
 	first, goOn := make(chan struct{}), make(chan struct{})
 	lost := make(chan error, 1)
 	cause := make(chan error, 1)
@@ -153,5 +154,65 @@ func TestWorker_Eager(t *testing.T) {
 	}
 	if got.Token != last {
 		t.Errorf("the receipt has token %d, want %d", got.Token, last)
+	}
+}
+
+func TestClaim_Pace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk, tallyman.Topology{})
+	revision := func(id string) uint64 { return r.entry(t, command.Token(id)).Revision }
+	start(t, r.Pool, tallyman.WorkerConfig{Mux: route(
+		tallyman.Route{Kind: "counted", SaveCount: 5, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			if c.Attempt() == 2 {
+				return tallyman.Result{Body: fmt.Appendf(nil, "%d %s", c.Offset(), c.Checkpoint())}, nil
+			}
+			writes, last := 0, uint64(0)
+			for n := uint64(1); n <= 12; n++ {
+				if err := c.Progress(ctx, n, fmt.Appendf(nil, "s%d", n)); err != nil {
+					return tallyman.Result{}, err
+				}
+				if at := revision(c.ID()); at != last {
+					writes, last = writes+1, at
+				}
+			}
+			if writes != 3 || c.Offset() != 11 { // calls 1, 6 and 11
+				t.Errorf("12 calls made %d writes, the last at offset %d; want 3 and 11", writes, c.Offset())
+			}
+			if err := c.Progress(ctx, 11, nil); err == nil {
+				t.Error("offset 11 was taken after 12")
+			}
+			return tallyman.Result{}, errBroken // what was held back goes into the record of the failure
+		})},
+		tallyman.Route{Kind: "timed", SaveEvery: time.Hour, Handler: tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
+			for n := uint64(1); n <= 4; n++ {
+				if err := c.Progress(ctx, n, nil); err != nil {
+					return tallyman.Result{}, err
+				}
+			}
+			if at := r.entry(t, "b").Record.Offset; at != 1 {
+				t.Errorf("offset %d is durable within the hour, want 1", at)
+			}
+			if err := c.Flush(ctx); err != nil {
+				return tallyman.Result{}, err
+			}
+			if at := r.entry(t, "b").Record.Offset; at != 4 || c.Offset() != 4 {
+				t.Errorf("offset %d is durable after a flush, the claim says %d; want 4", at, c.Offset())
+			}
+			before := revision("b")
+			return tallyman.Result{}, errors.Join(c.Flush(ctx), func() error {
+				if revision("b") != before {
+					t.Error("a flush of nothing was written")
+				}
+				return nil
+			}())
+		})},
+	)})
+	r.submit(t, tallyman.Command{ID: "a", Kind: "counted"})
+	r.submit(t, tallyman.Command{ID: "b", Kind: "timed"})
+	if got, err := r.Wait(r.ctx, "a"); err != nil || string(got.Result) != "12 s12" {
+		t.Errorf("got %q, %v; want the next attempt to begin at 12", got.Result, err)
+	}
+	if _, err := r.Wait(r.ctx, "b"); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,38 +1,19 @@
 package tallyman_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/stream"
 )
-
-// transcript is a log that is read while it is written.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *transcript) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
 
 // A worker that is connected and gets nothing looked healthy: celery#8030,
 // nats.go#1729. Its consumer deleted under it: nats.go#1621.
@@ -79,6 +60,51 @@ func TestWorker_ReadyFailsWhenPullsFail(t *testing.T) {
 	eventually(t, r.ctx, "the worker to be ready again", func() bool { return w.Ready(r.ctx) == nil })
 	if !log.has("fetching again") {
 		t.Error("the log does not say that it works again")
+	}
+}
+
+// A stream or a bucket that is deleted under a worker is named, with the remedy,
+// and once it is there again the worker works.
+func TestWorker_OneShardIsDeleted(t *testing.T) {
+	t.Parallel()
+	for what, asset := range map[string]string{"stream": "main_2_commands", "bucket": "KV_main_2"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			settings := brisk
+			settings.Shards = 3
+			r := newRig(t, settings, tallyman.Topology{})
+			log := &transcript{}
+			w, _ := start(t, r.Pool, tallyman.WorkerConfig{
+				Mux: handle("echo", echo), Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
+			eventually(t, r.ctx, "the worker to be ready", func() bool { return w.Ready(r.ctx) == nil })
+			if err := r.js.DeleteStream(r.ctx, asset); err != nil {
+				t.Fatal(err)
+			}
+			var why error
+			named := func() bool {
+				why = w.Ready(r.ctx)
+				return why != nil && strings.Contains(why.Error(), "does not exist") && strings.Contains(why.Error(), "main_2") && strings.Contains(why.Error(), "tallyman init --pool main")
+			}
+			eventually(t, r.ctx, "word of what is gone, with the remedy", named)
+			if !errors.Is(why, tallyman.ErrNoPool) && !errors.Is(why, stream.ErrNoStream) {
+				t.Errorf("got %v, want it to match what it says", why)
+			}
+			if err := tallyman.Create(r.ctx, r.nc, "main", settings, tallyman.Topology{}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, r.ctx, "the worker to be ready again", func() bool { return w.Ready(r.ctx) == nil })
+			id := ""
+			for i := 0; id == ""; i++ {
+				if some := fmt.Sprint("c-", i); r.ShardOf(command.Token(some)).Index == 2 {
+					id = some
+				}
+			}
+			r.submit(t, tallyman.Command{ID: id, Kind: "echo"})
+			if got, err := r.Wait(r.ctx, id); err != nil || got.State != tallyman.Completed {
+				t.Errorf("after that: got %+v, %v", got, err)
+			}
+		})
 	}
 }
 

@@ -143,23 +143,26 @@ func (b *books) look(ctx context.Context, l listed) (cause string, err error) {
 // cause guesses why a command is gone from what became of its sequence.
 func (b *books) cause(ctx context.Context, l listed) (string, error) {
 	const setBack = "an older copy of the store was put back, or the machine failed before what it had accepted was on disk"
-	r := &b.report
+	r, where := &b.report, ""
+	if b.shards > 1 { // each counts its own
+		where = fmt.Sprintf(" of shard %d", b.shard)
+	}
 	if l.Sequence == 0 {
 		return "neither stream nor bucket know the id: it was never accepted by this pool, or deleted by hand, or its receipt has expired, or " + setBack, nil
 	}
 	if l.Sequence > r.LastSeq {
-		return fmt.Sprintf("the stream ends at sequence %d: %s", r.LastSeq, setBack), nil
+		return fmt.Sprintf("the stream%s ends at sequence %d: %s", where, r.LastSeq, setBack), nil
 	}
 	other, err := b.commands.Get(ctx, l.Sequence)
 	switch {
 	case err == nil:
-		return fmt.Sprintf("sequence %d holds another command, %q, now: %s, and went on from there", l.Sequence, other.Token, setBack), nil
+		return fmt.Sprintf("sequence %d%s holds another command, %q, now: %s, and went on from there", l.Sequence, where, other.Token, setBack), nil
 	case !errors.Is(err, stream.ErrNotFound):
 		return "", fmt.Errorf("look for sequence %d: %w", l.Sequence, err)
 	case l.Sequence <= r.SealedThrough:
-		return fmt.Sprintf("the books are sealed through sequence %d: its receipt has expired, if it was accepted longer ago than receipts are kept", r.SealedThrough), nil
+		return fmt.Sprintf("the books%s are sealed through sequence %d: its receipt has expired, if it was accepted longer ago than receipts are kept", where, r.SealedThrough), nil
 	case b.accounted.has(l.Sequence):
-		return fmt.Sprintf("sequence %d belongs to another command, by its record: %s, and went on from there", l.Sequence, setBack), nil
+		return fmt.Sprintf("sequence %d%s belongs to another command, by its record: %s, and went on from there", l.Sequence, where, setBack), nil
 	}
 	return "it was deleted by hand from the stream, or its record from the bucket, or its receipt has expired", nil
 }

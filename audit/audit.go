@@ -58,13 +58,11 @@ func (s Shard) examine(ctx context.Context) (*books, error) {
 		if err := b.read(ctx); err != nil {
 			return nil, err
 		}
-		if b.report.Balanced || look == looks {
+		if b.agree || look == looks {
 			return b, nil
 		}
-		select {
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("audit: %w", context.Cause(ctx))
+		if err := again(ctx); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (s *scene) submit(t *testing.T, from, to int) {
 // work runs a worker until every command up to number n has its outcome and the stream is empty.
 func (s *scene) work(t *testing.T, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	life, stop := context.WithCancel(ctx)
 	w, err := s.NewWorker(tallyman.WorkerConfig{Mux: echo()})

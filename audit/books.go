@@ -34,7 +34,13 @@ type books struct {
 	twice     bitmap // met more than once: by several commands, or by a record that was replaced meanwhile
 	suspects  uint64 // how many are in twice
 	highest   uint64 // sequence that anything accounts for
+	absorbed  uint64 // the highest that has an entry of its own
 	waiting   []straggler
+	floors    map[string]uint64 // up to where a queue has everything acked
+	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
+	lying     []uint64          // what may linger
+	lingering []lingering
+	agree     bool // nothing is amiss but what lingers, which was looked for again
 	report    Report
 }
 
@@ -55,7 +61,7 @@ type straggler struct {
 // before it was set back or made anew: then there is nothing that could be proved.
 func newBooks(commands *stream.Stream, records *kvstate.Store, sealed, last uint64) *books {
 	from := min(sealed, last)
-	return &books{
+	b := &books{
 		commands: commands, records: records, highest: sealed,
 		stored: newBitmap(from, last), accounted: newBitmap(from, last), settled: newBitmap(from, last), twice: newBitmap(from, last),
 		report: Report{
@@ -63,11 +69,19 @@ func newBooks(commands *stream.Stream, records *kvstate.Store, sealed, last uint
 			Missing: []uint64{}, Doubled: []Doubled{}, Stranded: []string{}, Corrupt: []string{}, MissingIDs: []MissingID{}, Findings: []Finding{},
 		},
 	}
+	if commands != nil && commands.Sweeps() {
+		b.acked = newBitmap(from, last)
+	}
+	return b
 }
 
 func (b *books) read(ctx context.Context) error {
-	err := b.commands.Sequences(ctx, b.report.LastSeq, func(seq uint64, _ string) error {
+	if err := b.survey(ctx); err != nil {
+		return err
+	}
+	err := b.commands.Sequences(ctx, b.report.LastSeq, func(seq uint64, subject string) error {
 		b.stored.add(seq)
+		b.passed(seq, subject)
 		return nil
 	})
 	if err != nil {
@@ -82,6 +96,9 @@ func (b *books) read(ctx context.Context) error {
 	if err := b.beyond(ctx); err != nil {
 		return err
 	}
+	if err := b.linger(ctx); err != nil {
+		return err
+	}
 	b.balance()
 	return nil
 }
@@ -90,6 +107,7 @@ func (b *books) read(ctx context.Context) error {
 func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 	if seq, ok := kvstate.AbsorbedSeq(e.Key); ok {
 		b.report.Absorbed++
+		b.absorbed = max(b.absorbed, seq)
 		b.book(seq, true)
 		return nil
 	}
@@ -291,7 +309,8 @@ func (b *books) balance() {
 		}
 	}
 	r.Pending = b.stored.without(&b.settled)
-	r.Balanced = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
+	b.agree = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
+	r.Balanced = b.agree && r.LingeringCount == 0
 }
 
 // provedThrough returns the last sequence up to which every one has an outcome

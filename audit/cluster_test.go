@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
@@ -14,9 +15,7 @@ func TestRun_OnThreeReplicas(t *testing.T) {
 	t.Parallel()
 	nc := pooltest.Connect(t, pooltest.Cluster(t).URL())
 	for _, topology := range []tallyman.Topology{{Replicas: 3}, {}} {
-		if err := tallyman.Create(t.Context(), nc, "main", tallyman.Settings{}, topology); err != nil {
-			t.Fatal(err)
-		}
+		pooltest.Make(t, pooltest.Context(t), nc, tallyman.Settings{}, topology)
 	}
 	p, js := pooltest.Open(t, nc), pooltest.JetStream(t, nc)
 	for _, name := range []string{"main_commands", "KV_main"} {
@@ -48,9 +47,10 @@ func TestRun_OnThreeReplicas(t *testing.T) {
 		if got := s.audit(t, audit.Options{Seal: true}); !got.Balanced || got.SealedThrough != 20 {
 			t.Errorf("got %+v, want sealed through 20", got)
 		}
-		if _, err := nc.RequestWithContext(t.Context(), "$JS.API.STREAM.LEADER.STEPDOWN.main_commands", nil); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, "the leader to step down", func() bool {
+			_, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN.main_commands", nil, 5*time.Second)
+			return err == nil
+		})
 		eventually(t, "a leader", func() bool {
 			_, err := p.Commands().State(t.Context())
 			return err == nil

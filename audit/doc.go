@@ -13,6 +13,9 @@
 //     stream only once its record is stored, and is final or parked from then
 //     on. So one that the walk no longer met has its record when the bucket is
 //     scanned, and one that it met is covered by that.
+//   - No command is in the stream that its queue had as acked when the audit began,
+//     and so will never deliver: such a one is looked for again until it has left,
+//     or is a finding. Where commands are swept out, that goes for those without an outcome.
 //   - A record that is replaced during the scan is met in its newer form.
 //   - A replica that lags could hide something from both. Hence what looks
 //     amiss is looked for again, from the start, before it is reported.
@@ -59,8 +62,8 @@
 //
 // # Units and limits
 //
-// Memory: 4 bits for each sequence that is not sealed (500 kB per million) and a
-// few MB for the pages of stream, bucket and list. Lists in a report
+// Memory: 4 bits for each sequence that is not sealed (500 kB per million), 5 where
+// commands are swept out, and a few MB for the pages of stream, bucket and list. Lists in a report
 // end after [ListLimit] entries; their counts do not.
 //
 // Time: an audit reads the whole bucket, sealed or not, and all bodies in the

@@ -21,6 +21,9 @@ const (
 	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
 	// FindingMisplaced is a record in a shard that its id does not belong to.
 	FindingMisplaced = "misplaced"
+	// FindingLingering is a command in the stream that its queue has as acked, so
+	// that no worker gets it any more.
+	FindingLingering = "lingering"
 )
 
 // Finding is one thing that is amiss, for people.
@@ -104,6 +107,10 @@ func (b *books) explain(ctx context.Context) {
 	for _, key := range r.Misplaced {
 		add(b.misplaced(command.Token(key)))
 	}
+	for _, l := range b.lingering {
+		add(b.lingeringFinding(l))
+	}
+	r.FindingCount += r.LingeringCount - uint64(len(b.lingering))
 }
 
 // setBack is the finding about a stream that is not what it was.
@@ -121,6 +128,10 @@ func (b *books) setBack() Finding {
 		}
 	case r.SealedThrough >= r.Beyond:
 		f.Cause = fmt.Sprintf("the stream ends at sequence %d and the books are sealed through %d: an older copy of the stream was put back, or the stream was replaced", r.LastSeq, r.SealedThrough)
+	case b.absorbed == r.Beyond:
+		key := kvstate.AbsorbedKey(r.Beyond)
+		f.Cause = fmt.Sprintf("the entry %s accounts for sequence %d and the stream ends at %d: it was written by hand and names another sequence than it ought to, or an older copy of the stream was put back, or the stream was replaced", key, r.Beyond, r.LastSeq)
+		f.Remedy = fmt.Sprintf("if it was written by hand: nats kv del %s %s; otherwise submit again what was accepted since: tallyman audit --against FILE names it; the books balance once the stream has passed that sequence", b.records.Bucket(), key)
 	default:
 		f.Cause = fmt.Sprintf("a record accounts for sequence %d and the stream ends at %d: an older copy of the stream was put back, or the stream was replaced", r.Beyond, r.LastSeq)
 		f.Remedy = "submit again what was accepted since: tallyman audit --against FILE names it; the books balance once the stream has passed that sequence, or the record has expired"

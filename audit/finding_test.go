@@ -185,6 +185,15 @@ func TestRun_NamesTheCause(t *testing.T) {
 			t.Helper()
 			finding(t, r, "set_back", 50, "", "a record accounts for sequence 50 and the stream ends at 5", "--against FILE")
 		}},
+		{"a sequence written off that never was", func(t *testing.T, s *scene) {
+			t.Helper()
+			if err := s.Records().PutWait(t.Context(), kvstate.AbsorbedKey(50), []byte("why"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}, func(t *testing.T, r audit.Report) {
+			t.Helper()
+			finding(t, r, "set_back", 50, "", "the entry _absorbed/50 accounts for sequence 50 and the stream ends at 5", "nats kv del main _absorbed/50")
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

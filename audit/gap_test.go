@@ -66,7 +66,7 @@ func TestRun_RecordDeletedInMidRun(t *testing.T) {
 				t.Errorf("in the gap: got %+v, want it pending", got)
 			}
 			close(goOn)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			receipt, err := s.Wait(ctx, "c-1")
 			if err != nil || string(receipt.Result) != "done" || receipt.Attempt != 1 {

@@ -47,6 +47,11 @@ type Report struct {
 	// to, where nobody looks for them.
 	Misplaced      []string `json:"misplaced,omitempty"`
 	MisplacedCount uint64   `json:"misplaced_count,omitempty"`
+	// Lingering lists the sequences that their queue has as acked and that are in
+	// the stream all the same: no worker gets them any more. Of more than 16,384
+	// in a shard the others are not counted.
+	Lingering      []uint64 `json:"lingering,omitempty"`
+	LingeringCount uint64   `json:"lingering_count,omitempty"`
 
 	// Beyond is the highest sequence that a record accounts for, or the seal, if
 	// the stream never came that far: it was set back, or replaced, after that.
@@ -87,8 +92,9 @@ type Doubled struct {
 	IDs   []string `json:"ids"`
 }
 
-// proved reports whether nothing is amiss but the place of records: those account
-// for their sequences wherever their ids belong.
+// proved reports whether nothing is amiss but the place of records, which account
+// for their sequences wherever their ids belong, and what lingers, behind which
+// no seal advances.
 func (r Report) proved() bool {
 	return r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MissingIDCount+r.Beyond == 0 && !r.Replaced
 }
@@ -120,17 +126,30 @@ func (r Report) Summary() string {
 	return "the books do not balance: " + r.amiss()
 }
 
-// amiss says in a few words what is amiss, and in which shard.
+// amiss says in a few words what is amiss, and in which shard. A list is that of
+// the pool as a whole.
 func (r Report) amiss() string {
-	var amiss []string
+	var parts []string
 	for _, s := range r.Shards {
-		if !s.Balanced {
-			amiss = append(amiss, fmt.Sprintf("shard %d: %s", *s.Shard, s.amiss()))
+		if text := s.unbalanced(); text != "" {
+			parts = append(parts, fmt.Sprintf("shard %d: %s", *s.Shard, text))
 		}
 	}
-	if len(amiss) > 0 {
-		return strings.Join(amiss, "; ")
+	if text := r.unbalanced(); len(r.Shards) == 0 && text != "" {
+		parts = append(parts, text)
 	}
+	if r.MissingIDCount > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d ids of the list missing", r.MissingIDCount, r.Compared))
+	}
+	if len(r.Shards) == 0 {
+		return strings.Join(parts, ", ")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// unbalanced is amiss without the list.
+func (r Report) unbalanced() string {
+	var amiss []string
 	for _, c := range []struct {
 		n    uint64
 		what string
@@ -138,7 +157,7 @@ func (r Report) amiss() string {
 		{r.MissingCount, "missing"}, {r.DoubledCount, "accounted for twice"},
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
 		{r.MisplacedCount, "with the record in another shard"},
-		{r.MissingIDCount, fmt.Sprintf("of %d ids of the list missing", r.Compared)},
+		{r.LingeringCount, "acked and still in the stream"},
 	} {
 		if c.n > 0 {
 			amiss = append(amiss, fmt.Sprintf("%d %s", c.n, c.what))

@@ -18,15 +18,15 @@ import (
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
-// brief is a retention that a test can wait for.
+// brief is a retention that a test can wait for. No lease runs out meanwhile.
 func brief(d time.Duration) tallyman.Settings {
-	return tallyman.Settings{Retention: d, Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond, MaxAttempts: 2}
+	return tallyman.Settings{Retention: d, BackoffMin: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond, MaxAttempts: 2}
 }
 
 // eventually polls until ok.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	pooltest.Await(t, ctx, what, ok)
 }
@@ -53,7 +53,7 @@ func (s *scene) expired(t *testing.T, keys ...command.Token) {
 
 func TestRetention_SealedBooksStayBalanced(t *testing.T) {
 	t.Parallel()
-	s := newSceneWith(t, brief(5*time.Second)) // time enough to seal in
+	s := newSceneWith(t, brief(15*time.Second)) // time enough to seal in
 	s.submit(t, 1, 5)
 	s.work(t, 5)
 	if got := s.audit(t, audit.Options{Seal: true}); !got.Balanced || got.SealedThrough != 5 {
@@ -141,7 +141,7 @@ func (s *scene) worker(t *testing.T, mux *tallyman.Mux) (stop func()) {
 // below it, and the id runs as if it were new. What does not expire stays.
 func TestRetention_NothingOlderComesToLight(t *testing.T) {
 	t.Parallel()
-	s := newSceneWith(t, brief(3*time.Second))
+	s := newSceneWith(t, brief(8*time.Second)) // time enough to see each receipt
 	// The server's own window on ids, of two minutes, outlasts this retention.
 	cfg := s.commands(t).CachedInfo().Config
 	cfg.Duplicates = 100 * time.Millisecond

@@ -103,6 +103,7 @@ func (r *Report) add(s *Report) {
 	join(&r.Stranded, &r.StrandedCount, s.Stranded, s.StrandedCount)
 	join(&r.Corrupt, &r.CorruptCount, s.Corrupt, s.CorruptCount)
 	join(&r.Misplaced, &r.MisplacedCount, s.Misplaced, s.MisplacedCount)
+	join(&r.Lingering, &r.LingeringCount, s.Lingering, s.LingeringCount)
 	join(&r.MissingIDs, &r.MissingIDCount, s.MissingIDs, s.MissingIDCount)
 	join(&r.Findings, &r.FindingCount, s.Findings, s.FindingCount)
 }

@@ -37,7 +37,7 @@ func TestRun_WhatAwaitsTheSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := cons.Next(jetstream.FetchMaxWait(10 * time.Second))
+	m, err := cons.Next(jetstream.FetchMaxWait(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,9 +66,9 @@ func (d *Desk) cancel(ctx context.Context, act Act, id string) (Outcome, error) 
 func (d *Desk) takenOut(ctx context.Context, act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	r := e.Record
 	if r.Open() {
-		return nil, refusal(r, kvstate.Cancelled)
+		return nil, refusal(e, kvstate.Cancelled)
 	}
-	next, err := act.advance(r, kvstate.Cancelled)
+	next, err := act.advance(e, kvstate.Cancelled)
 	if err != nil {
 		return nil, err
 	}

@@ -72,7 +72,9 @@ func TestCancel_Waiting(t *testing.T) {
 // TestCancel_Running has the handler hear of it, and its result refused.
 func TestCancel_Running(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, brisk)
+	settings := brisk
+	settings.Lease = 5 * time.Second // a heartbeat tells the handler
+	r := newRig(t, settings)
 	s := newSeen(false)
 	r.work(t, s)
 	r.submit(t, tallyman.Command{ID: "a", Kind: "long"})

@@ -16,7 +16,7 @@ func TestDesk_OnThreeReplicas(t *testing.T) {
 	t.Parallel()
 	nc := pooltest.Connect(t, pooltest.Cluster(t).URL())
 	p := pooltest.Create(t, nc, brisk, tallyman.Topology{Replicas: 3})
-	r := &rig{Pool: p, desk: New(p.Commands(), p.Records()), nc: nc, ctx: t.Context()}
+	r := &rig{Pool: p, desk: New(p.Commands(), p.Records()), nc: nc, ctx: pooltest.Context(t)}
 
 	const n = 50
 	for i := range n {
@@ -36,9 +36,7 @@ func TestDesk_OnThreeReplicas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(r.ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
-		t.Fatal(err)
-	}
+	pooltest.Make(t, r.ctx, nc, tallyman.Settings{}, tallyman.Topology{})
 	if q, err := r.Commands().Queue(r.ctx, "default"); err != nil || !q.PausedUntil.Equal(until) {
 		t.Errorf("got %+v, %v, want it paused until %v", q, err, until)
 	}

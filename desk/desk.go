@@ -173,26 +173,28 @@ func errUnknown() error {
 }
 
 func damaged(e kvstate.Entry) error {
-	return fmt.Errorf("its record at revision %d is damaged, and nothing is done on the ground of it: the worker that gets the command parks it as %s: %w", e.Revision, kvstate.ReasonCorrupt, e.Err)
+	return fmt.Errorf("its record at revision %d is damaged, and nothing is done on the ground of it. If its command is in the stream, the worker that gets it goes on from the revision before, or parks it as %s; otherwise tallyman show says what is left to do: %w", e.Revision, kvstate.ReasonCorrupt, e.Err)
 }
 
 // advance is Record.Advance by a person. What the table refuses is told with
 // what may be done instead.
-func (a Act) advance(r *kvstate.Record, to kvstate.State) (*kvstate.Record, error) {
+func (a Act) advance(e kvstate.Entry, to kvstate.State) (*kvstate.Record, error) {
+	r := e.Record
 	next, err := r.Advance(to, a.By, a.Why, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), advice(r))
+		return nil, fmt.Errorf("%w: %w%s: %s", ErrRefused, err, lately(r), advice(r, kvstate.Aside(e.Key)))
 	}
 	return next, nil
 }
 
 // refusal is the error for what the table allows to workers alone.
-func refusal(r *kvstate.Record, to kvstate.State) error {
+func refusal(e kvstate.Entry, to kvstate.State) error {
+	r := e.Record
 	from := string(r.State)
 	if r.State == kvstate.None {
 		from = "none"
 	}
-	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), advice(r))
+	return fmt.Errorf("%w: not by a person from %q to %q%s: %s", ErrRefused, from, to, lately(r), advice(r, kvstate.Aside(e.Key)))
 }
 
 // lately tells who brought a record into its state, and when.

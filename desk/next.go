@@ -35,8 +35,11 @@ func Next(r *kvstate.Record, aside bool) []string {
 	return acts
 }
 
-// advice says what may be done with a command, in a sentence.
-func advice(r *kvstate.Record) string {
+// advice says what may be done with a command, in a sentence. Aside as in Next.
+func advice(r *kvstate.Record, aside bool) string {
+	if aside && r.State == kvstate.Parked {
+		return "it was parked aside, since " + asideWhy(r.Reason) + ", and cannot run as it is: discard it, or submit it under another id"
+	}
 	if r.Open() {
 		return "it has announced an effect on the outside world, which may be happening: wait for its outcome, or until it is parked as uncertain, then resolve or discard it"
 	}

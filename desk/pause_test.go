@@ -12,7 +12,7 @@ import (
 func TestPause(t *testing.T) {
 	t.Parallel()
 	settings := brisk
-	settings.Lease = time.Second
+	settings.Lease = 5 * time.Second // outlasts a machine that stalls, with heartbeats
 	r := newRig(t, settings)
 	s := newSeen(false)
 	r.work(t, s)
@@ -52,13 +52,13 @@ func TestPause(t *testing.T) {
 		}
 	})
 	t.Run("a running handler keeps its lease", func(t *testing.T) {
-		// Three leases long it is neither told to stop nor taken over.
+		// Two leases long it is neither told to stop nor taken over.
 		select {
 		case cause := <-s.ended:
 			t.Errorf("its context ended: %v", cause)
 		case <-s.running:
 			t.Error("it began a second time")
-		case <-time.After(3 * settings.Lease):
+		case <-time.After(2 * settings.Lease):
 		}
 		if _, err := r.Find(r.ctx, "next"); !errors.Is(err, tallyman.ErrNotFound) {
 			t.Errorf("the next command: got %v, want nobody to have touched it", err)

@@ -71,7 +71,7 @@ func sentBack(act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	if kvstate.Aside(e.Key) {
 		return nil, fmt.Errorf("%w: %s cannot run as it is: %s; discard it, or submit it under another id", ErrRefused, e.Key, asideWhy(r.Reason))
 	}
-	next, err := act.advance(r, kvstate.Requeued)
+	next, err := act.advance(e, kvstate.Requeued)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (d *Desk) send(ctx context.Context, s *sending, mine bool, err error) (Outc
 				foreign++
 			}
 		}
-		if foreign > 5 || !errors.Is(err, errForeign) && !passing(err) || sleep(ctx, pause) != nil {
+		if foreign > 5 || !errors.Is(err, errForeign) && !passing(err) || pipeline.Sleep(ctx, pause) != nil {
 			return Outcome{}, fmt.Errorf("it is requeued on record, but not yet in the stream: %w; requeue it once more", err)
 		}
 		err = d.try(ctx, s)

@@ -201,7 +201,7 @@ func TestRequeue_RawAtTheLimit(t *testing.T) {
 	r := newRig(t, brisk)
 	payload := bytes.Repeat([]byte("x"), int(r.nc.MaxPayload()))
 	stop := r.work(t, newSeen(true))
-	if _, err := r.nc.Request("main.commands.default.frail.a", payload, 10*time.Second); err != nil {
+	if _, err := r.nc.Request("main.commands.default.frail.a", payload, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Wait(r.ctx, "a"); !errors.Is(err, tallyman.ErrParked) {
@@ -267,7 +267,7 @@ func TestRequeue_ForeignCopy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk)
 	r.placed(t, tallyman.Command{ID: "a", Kind: "echo", Payload: []byte("x")}, kvstate.ReasonExhausted)
-	if _, err := r.nc.Request("main.commands.default.echo.a", []byte("other"), 10*time.Second); err != nil {
+	if _, err := r.nc.Request("main.commands.default.echo.a", []byte("other"), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	_, err := r.desk.Requeue(r.ctx, ann, "a")
@@ -290,9 +290,7 @@ func TestRequeue_ForeignCopy(t *testing.T) {
 
 func TestRequeue_TwoAtOnce(t *testing.T) {
 	t.Parallel()
-	settings := brisk
-	settings.Lease = 30 * time.Second // a busy machine must not burn attempts
-	r := newRig(t, settings)
+	r := newRig(t, brisk)
 	const n = 300
 	for i := range n {
 		r.placed(t, tallyman.Command{ID: "c-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26), Kind: "echo"}, kvstate.ReasonExhausted)

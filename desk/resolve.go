@@ -31,9 +31,9 @@ func (d *Desk) Resolve(ctx context.Context, act Act, id string, result Result) (
 			return nil, nil
 		}
 		if r.State != kvstate.Parked {
-			return nil, refusal(r, kvstate.Completed)
+			return nil, refusal(e, kvstate.Completed)
 		}
-		next, err := act.advance(r, kvstate.Completed)
+		next, err := act.advance(e, kvstate.Completed)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +67,7 @@ func givenUp(act Act, e kvstate.Entry) (*kvstate.Record, error) {
 	if e.Record.State == kvstate.Discarded {
 		return nil, nil
 	}
-	next, err := act.advance(e.Record, kvstate.Discarded)
+	next, err := act.advance(e, kvstate.Discarded)
 	if err != nil {
 		return nil, err
 	}

@@ -106,7 +106,7 @@ func TestDiscard(t *testing.T) {
 func TestDiscard_Aside(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, brisk)
-	if _, err := r.nc.Request("main.commands.default.echo.=zz", []byte("x"), 10*time.Second); err != nil {
+	if _, err := r.nc.Request("main.commands.default.echo.=zz", []byte("x"), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	stop := r.work(t, newSeen(false))
@@ -186,7 +186,7 @@ func TestDiscardMany(t *testing.T) {
 func TestReceiptsExpire(t *testing.T) {
 	t.Parallel()
 	settings := brisk
-	settings.Retention = time.Second
+	settings.Retention = 3 * time.Second
 	r := newRig(t, settings)
 	r.placed(t, tallyman.Command{ID: "resolved", Kind: "echo"}, kvstate.ReasonUncertain)
 	r.placed(t, tallyman.Command{ID: "discarded", Kind: "echo"}, kvstate.ReasonUncertain)

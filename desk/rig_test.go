@@ -21,8 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// brisk are settings under which heartbeats and retries take a moment.
-var brisk = tallyman.Settings{Lease: 2 * time.Second, MaxAttempts: 1, BackoffMin: time.Minute, BackoffMax: time.Minute}
+// brisk are settings under which the first failure parks. No machine is so busy
+// that the lease runs out, which would burn the one attempt.
+var brisk = tallyman.Settings{Lease: 30 * time.Second, MaxAttempts: 1, BackoffMin: time.Minute, BackoffMax: time.Minute}
 
 var (
 	ann = Act{By: "ann", Why: "the disk was full"}
@@ -39,8 +40,7 @@ type rig struct {
 
 func newRig(t testing.TB, settings tallyman.Settings) *rig {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	nc := pooltest.Connect(t, pooltest.Server(t).URL())
 	p := pooltest.Create(t, nc, settings, tallyman.Topology{})
 	return &rig{Pool: p, desk: New(p.Commands(), p.Records()), nc: nc, ctx: ctx}

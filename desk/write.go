@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -36,7 +37,7 @@ func (d *Desk) clarify(ctx context.Context, key command.Token, next *kvstate.Rec
 		case readErr != nil && !passing(readErr):
 			return kvstate.Entry{}, false, readErr
 		}
-		if sleep(ctx, pause) != nil {
+		if pipeline.Sleep(ctx, pause) != nil {
 			return kvstate.Entry{}, false, fmt.Errorf("%w; whether it was done is not known, so repeat it", err)
 		}
 		if readErr != nil {
@@ -69,16 +70,4 @@ func sameAct(stored, wanted *kvstate.Record) bool {
 	}
 	n, m := len(stored.Trail), len(wanted.Trail)
 	return n > 0 && m > 0 && stored.Trail[n-1].At.Equal(wanted.Trail[m-1].At)
-}
-
-// sleep waits for d, or returns ctx's cause if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -16,7 +16,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("StartCluster: %v", err)
 	}
 	t.Cleanup(c.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	js := open(t, c.URL())
 	retry(t, ctx, "create a stream of three replicas", func(ctx context.Context) error {

@@ -33,6 +33,6 @@
 // # Units and defaults
 //
 // Sizes are bytes. The zero Config gives a silent server on a free port of
-// 127.0.0.1 with a temporary store. Start waits for at most 10 s, StartCluster
+// 127.0.0.1 with a temporary store. Start waits for at most 30 s, StartCluster
 // for at most 60 s.
 package embedded

@@ -7,15 +7,23 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
 
-// startTimeout bounds how long one server may take to listen. Opening a store
-// of a million messages takes less than a second.
-const startTimeout = 10 * time.Second
+const (
+	// startTimeout bounds how long one server may take to listen. Opening a store
+	// of a million messages takes less than a second, but machines are busy.
+	startTimeout = 30 * time.Second
+	// portTimeout is how long a restart waits for its port, and portPause how
+	// long between two looks: while the server was down anybody may have been
+	// given it as a free one.
+	portTimeout = time.Minute
+	portPause   = 50 * time.Millisecond
+)
 
 // Server is a nats-server in this process. Its methods are safe for concurrent
 // use.
@@ -170,7 +178,8 @@ func (s *Server) Kill() {
 
 // Restart brings the server back on the same port with the same store, after a
 // Kill or, shutting it down first, while it runs. It reads the configuration
-// file again. It returns an error, and the server stays down, under the
+// file again. If somebody else has got the port meanwhile it waits for it, a
+// minute at most. It returns an error, and the server stays down, under the
 // conditions of Start, and after Close.
 func (s *Server) Restart() error {
 	s.mu.Lock()
@@ -179,7 +188,11 @@ func (s *Server) Restart() error {
 		return errors.New("embedded: restart: the server was closed; start a new one")
 	}
 	s.stopLocked()
-	return s.startLocked()
+	for end := time.Now().Add(portTimeout); ; time.Sleep(portPause) {
+		if err := s.startLocked(); !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func (s *Server) stopLocked() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,6 +149,32 @@ func TestServer_Close(t *testing.T) {
 			t.Errorf("stream in the next server: %v", err)
 		}
 	})
+}
+
+// While a server is down anybody may be given its port as a free one.
+func TestServer_RestartWaitsForItsPort(t *testing.T) {
+	t.Parallel()
+	s := start(t, embedded.Config{Dir: t.TempDir()})
+	s.Kill()
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restarted := make(chan error, 1)
+	go func() { restarted <- s.Restart() }()
+	time.AfterFunc(200*time.Millisecond, func() { taken.Close() })
+	if err := <-restarted; err != nil {
+		t.Fatal(err)
+	}
+	nc, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
 }
 
 func TestStart_Refuses(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/journal"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -99,7 +101,7 @@ func TestCommit_Ambiguous(t *testing.T) {
 			p, c := wired(t)
 			run := fmt.Sprintf("unknown-%v", reaches)
 			c.on(write, reaches, true)
-			ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(r.ctx, 3*time.Second)
 			defer cancel()
 			d := events("a")
 			d.Commands = []tallyman.Command{step("", "p")}
@@ -253,22 +255,23 @@ func TestCommit_ClusterLosesServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	nc := connect(t, c.URL())
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tallyman.Create(ctx, nc, "main", tallyman.Settings{}, tallyman.Topology{Replicas: 3}); err != nil {
-		t.Fatal(err)
-	}
-	if err := journal.Create(ctx, nc, journal.Config{Pool: "main"}); err != nil {
-		t.Fatal(err)
-	}
+	pooltest.Make(t, ctx, nc, tallyman.Settings{}, tallyman.Topology{Replicas: 3})
+	pooltest.Await(t, ctx, "a leader that makes the journal", func() bool {
+		err := journal.Create(ctx, nc, journal.Config{Pool: "main"})
+		if err != nil && !errors.Is(err, pipeline.ErrNoResponders) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	r := &rig{raw: nc, js: js, ctx: ctx}
 	r.party = joinAt(t, ctx, c.URL())
-	if str, err := js.Stream(ctx, journal.Name("main")); err != nil || str.CachedInfo().Config.Replicas != 3 {
+	if str, err := js.Stream(t.Context(), journal.Name("main")); err != nil || str.CachedInfo().Config.Replicas != 3 {
 		t.Fatalf("the journal does not have the replicas of its pool: %v", err)
 	}
 	parties := []*party{joinAt(t, ctx, c.URL()), joinAt(t, ctx, c.URL())}

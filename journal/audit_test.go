@@ -74,7 +74,7 @@ func TestAudit_NamesWhatIsMissing(t *testing.T) {
 
 func TestAudit_CloseLetsReceiptsExpire(t *testing.T) {
 	t.Parallel()
-	r := newRigWith(t, tallyman.Settings{Retention: time.Second}, tallyman.Topology{}, journal.Config{})
+	r := newRigWith(t, tallyman.Settings{Retention: 15 * time.Second}, tallyman.Topology{}, journal.Config{}) // time enough to close the books in
 	relay(t, r.party, r.producer(t), journal.RelayConfig{})
 	first := r.commit(t, "a", 0, order("opened", 2))
 	r.published(t)
@@ -139,7 +139,7 @@ func TestCreate(t *testing.T) {
 	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main"}); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if got := consumer(); got.AckWait != 2*time.Second || got.MaxAckPending != -1 || got.MaxDeliver != -1 {
+	if got := consumer(); got.AckWait != journal.DefaultLease || got.MaxAckPending != -1 || got.MaxDeliver != -1 {
 		t.Errorf("got %+v", got)
 	}
 	if err := journal.Create(r.ctx, r.raw, journal.Config{Pool: "main", Lease: time.Minute, MaxBytes: 4 << 20}); err != nil {
@@ -149,7 +149,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	for n := uint64(0); ; n++ {
-		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+		ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
 		_, err := r.Commit(ctx, "fill", n, events("a "+strings.Repeat("x", 1<<19)))
 		cancel()
 		if err == nil && n < 20 {

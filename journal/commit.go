@@ -112,7 +112,7 @@ func (c *commit) run(ctx context.Context) (Committed, error) {
 			return c.entry.committed(false), err
 		case final(err) && !c.sent:
 			return c.entry.committed(false), c.wrap(err)
-		case sleep(ctx, pause) != nil:
+		case pipeline.Sleep(ctx, pause) != nil:
 			return c.entry.committed(false), c.givenUp(why)
 		}
 		pause = min(2*pause, lastPause)

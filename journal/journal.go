@@ -92,7 +92,7 @@ func Open(ctx context.Context, nc *nats.Conn, pool Pool, opts Options) (*Journal
 		log: opts.Logger.With("pool", pool.Name()), confirm: opts.Confirm,
 		stream: Name(pool.Name()), prefix: subjectPrefix(pool.Name()), heads: map[command.Token]head{},
 	}
-	if _, err := js.Stream(ctx, j.stream); err != nil {
+	if _, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, j.stream) }); err != nil {
 		return nil, fmt.Errorf("journal: open %q: %w", j.stream, absent(err, j.pool))
 	}
 	if j.pipe, err = pipeline.New(nc, pipeline.Config{}); err != nil {
@@ -206,16 +206,4 @@ func (j *Journal) forget(token command.Token) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.heads, token)
-}
-
-// sleep waits for d, or returns ctx's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/journal"
 )
 
@@ -39,8 +40,7 @@ authorization { users: [
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	as := func(user string) string {
 		return strings.Replace(server.URL(), "nats://", "nats://"+user+":p@", 1)
 	}

@@ -102,7 +102,7 @@ func (j *Journal) walk(ctx context.Context, subject string, from, upTo uint64, v
 		if err == nil {
 			err = fmt.Errorf("%w: the replica that answered does not have sequence %d yet, or it was deleted", ErrUnavailable, upTo)
 		}
-		if sleep(ctx, pause) != nil {
+		if pipeline.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("journal: read %s from sequence %d on: %w", subject, from, err)
 		}
 		pause = min(2*pause, lastPause)

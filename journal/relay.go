@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // Defaults of RelayConfig.
@@ -156,7 +157,7 @@ func (r *Relay) consumer(ctx context.Context) (jetstream.Consumer, error) {
 			return cons, nil
 		}
 		err = fmt.Errorf("journal: relay of %q: %w", r.j.stream, absent(err, r.j.pool))
-		if errors.Is(err, ErrNoJournal) || errors.Is(err, nats.ErrConnectionClosed) || sleep(ctx, pause) != nil {
+		if errors.Is(err, ErrNoJournal) || errors.Is(err, nats.ErrConnectionClosed) || pipeline.Sleep(ctx, pause) != nil {
 			return nil, err
 		}
 	}
@@ -189,7 +190,7 @@ func (r *Relay) fetch(ctx, working context.Context, cons jetstream.Consumer) err
 			continue
 		}
 		notices.fails(absent(err, r.j.pool))
-		_ = sleep(ctx, pause) // if ctx ends, there is no more room
+		_ = pipeline.Sleep(ctx, pause) // if ctx ends, there is no more room
 		pause = min(2*pause, lastPause)
 	}
 }

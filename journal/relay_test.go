@@ -96,7 +96,7 @@ func (h *holding) SubmitAsync(ctx context.Context, c command.Command, done func(
 
 func TestRelay_FrozenAndThawed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newMortalRig(t)
 	ran := r.work(t)
 	frozen := r.join(t)
 	h := &holding{Producer: frozen.producer(t), letGo: make(chan struct{})}
@@ -132,7 +132,7 @@ func TestRelay_FrozenAndThawed(t *testing.T) {
 
 func TestRelay_DiesBetweenPublishAndAck(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newMortalRig(t)
 	ran := r.work(t)
 	dying := r.join(t)
 	h := &holding{Producer: dying.producer(t), letGo: make(chan struct{})}
@@ -212,7 +212,7 @@ func TestRelay_FullPool(t *testing.T) {
 	t.Parallel()
 	r := newRigWith(t, tallyman.Settings{}, tallyman.Topology{MaxCommands: 3}, journal.Config{Lease: 20 * time.Second})
 	done := r.commit(t, "a", 0, order("opened", 6))
-	to := &counting{Producer: r.pool.NewProducer(tallyman.ProducerConfig{Confirm: 200 * time.Millisecond})}
+	to := &counting{Producer: r.pool.NewProducer(tallyman.ProducerConfig{Confirm: time.Second})}
 	t.Cleanup(func() { _ = to.Close(context.Background()) })
 	rel, _ := relay(t, r.party, to, journal.RelayConfig{RetryMin: 300 * time.Millisecond, RetryMax: 300 * time.Millisecond})
 	r.eventually(t, "a decision given back twice", func() bool { return rel.Stats().Retried >= 2 })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // Replay calls fold with every event of a run, in order, and returns how many
@@ -49,7 +50,7 @@ func (j *Journal) end(ctx context.Context, token command.Token) (head, error) {
 			return head{}, nil
 		case err == nil:
 			return head{seq: last.Seq, at: last.StreamSeq}, nil
-		case final(err) || sleep(ctx, pause) != nil:
+		case final(err) || pipeline.Sleep(ctx, pause) != nil:
 			return head{}, err
 		}
 	}

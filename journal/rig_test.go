@@ -17,17 +17,9 @@ import (
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/journal"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	// A nats-server that is killed while it opens a store leaves the store's own
-	// goroutines behind. Nothing of ours runs in them.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-	)
-}
+func TestMain(m *testing.M) { pooltest.Main(m) }
 
 // patience bounds what must happen. It is no measure of anything.
 const patience = 60 * time.Second
@@ -53,14 +45,19 @@ type party struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	return newRigWith(t, tallyman.Settings{Lease: 2 * time.Second}, tallyman.Topology{}, journal.Config{Lease: 2 * time.Second})
+	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{})
+}
+
+// newMortalRig is newRig for tests that wait until the lease of a relay has run out.
+func newMortalRig(t testing.TB) *rig {
+	t.Helper()
+	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{Lease: 5 * time.Second})
 }
 
 func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topology, cfg journal.Config) *rig {
 	t.Helper()
 	s := pooltest.Server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	r := &rig{server: s, raw: connect(t, s.URL()), ctx: ctx}
 	r.js = pooltest.JetStream(t, r.raw)
 	if err := tallyman.Create(ctx, r.raw, "main", pooltest.Settings(settings), topology); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // DefaultEvery is how many decisions lie between two snapshots of a run.
@@ -242,7 +243,7 @@ func (r *Run[S]) Decide(ctx context.Context, decide func(S) (Decision, error)) (
 			return done, err
 		}
 		// Not all who lost should come back at the same moment.
-		if err := sleep(ctx, rand.N(2*time.Millisecond)); err != nil {
+		if err := pipeline.Sleep(ctx, rand.N(2*time.Millisecond)); err != nil {
 			return done, fmt.Errorf("journal: decide on run %q: %w", r.id, err)
 		}
 	}

@@ -64,10 +64,8 @@ func (s *Store) ScanMovable(ctx context.Context, visit func(Movable) error) erro
 		if p.last >= end {
 			break
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("kvstate: scan %s: %w", s.stream, context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("kvstate: scan %s: %w", s.stream, err)
 		}
 	}
 	if err := s.remove(ctx, keyEnd, end); err != nil && !errors.Is(err, ErrStale) && !errors.Is(err, ErrIndeterminate) {
@@ -115,7 +113,7 @@ func (s *Store) Adopt(ctx context.Context, m Movable) error {
 			return err
 		}
 		switch {
-		case there.Raw != nil && sameEntry(there, m.Entry):
+		case there.Raw != nil && there.Same(m.Entry):
 			return nil
 		case there.Raw != nil:
 			return fmt.Errorf("kvstate: move %s: %w: bucket %s has another entry there, revision %d", m.Key, ErrStale, s.Bucket(), there.Revision)
@@ -141,8 +139,9 @@ func (s *Store) adopt(ctx context.Context, m Movable, body []byte, over uint64) 
 	return err
 }
 
-// sameEntry reports whether two entries say the same, as Adopt takes it.
-func sameEntry(a, b Entry) bool {
+// Same reports whether two entries say the same, as Adopt takes it.
+func (e Entry) Same(other Entry) bool {
+	a, b := e, other
 	if a.Record == nil || b.Record == nil {
 		return bytes.Equal(a.Raw, b.Raw)
 	}
@@ -217,7 +216,8 @@ func (s *Store) RaiseTo(ctx context.Context, revision uint64) error {
 // Delete deletes a pool's bucket with all that is in it. One that does not
 // exist is no error.
 func Delete(ctx context.Context, js jetstream.JetStream, pool string) error {
-	if err := js.DeleteStream(ctx, "KV_"+pool); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	err := pipeline.Again(ctx, pipeline.DefaultTimeout, func(ctx context.Context) error { return js.DeleteStream(ctx, "KV_"+pool) })
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("kvstate: delete bucket %q: %w", pool, pipeline.Away(err))
 	}
 	return nil

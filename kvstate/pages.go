@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
@@ -49,7 +50,7 @@ func (s *Store) Next(ctx context.Context, pattern command.Token, from uint64) (E
 // LastRevision returns the newest revision of the bucket, of whatever key: what
 // a scan that begins now meets with a higher one was written since.
 func (s *Store) LastRevision(ctx context.Context) (uint64, error) {
-	str, err := s.js.Stream(ctx, s.stream)
+	str, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.stream) })
 	if err != nil {
 		return 0, fmt.Errorf("kvstate: newest revision of %s: %w", s.stream, pipeline.Away(err))
 	}

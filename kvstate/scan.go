@@ -105,10 +105,8 @@ func (p *scanning) run(ctx context.Context) error {
 		if time.Since(since) > scanPatience {
 			return fmt.Errorf("kvstate: scan %s: %w", p.store.stream, errBehind)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, err)
 		}
 		pause = min(2*pause, scanPauseMost)
 	}
@@ -127,9 +125,7 @@ func (p *scanning) led(ctx context.Context, do func() error) error {
 		if !errors.Is(err, pipeline.ErrNoResponders) || p.last != began || time.Since(since) > scanAway {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if pipeline.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -170,13 +166,16 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 			err = fmt.Errorf("kvstate: scan %s: %w", name, err)
 		}
 	}()
-	cons, err := p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
-		FilterSubject:     p.store.prefix + ">",
-		DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
-		AckPolicy:         jetstream.AckNonePolicy,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: scanIdle,
+	// One whose making got no answer is left behind: it costs little and ends by itself.
+	cons, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return p.store.js.CreateConsumer(ctx, name, jetstream.ConsumerConfig{
+			FilterSubject:     p.store.prefix + ">",
+			DeliverPolicy:     jetstream.DeliverLastPerSubjectPolicy,
+			AckPolicy:         jetstream.AckNonePolicy,
+			MemoryStorage:     true,
+			Replicas:          1,
+			InactiveThreshold: scanIdle,
+		})
 	})
 	if err != nil {
 		return err
@@ -184,7 +183,6 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 	defer func() {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// Left behind it costs little and ends by itself.
 		_ = p.store.js.DeleteConsumer(bounded, name, cons.CachedInfo().Name)
 	}()
 	seen := uint64(0)
@@ -217,7 +215,7 @@ func (p *scanning) pass(ctx context.Context) (err error) {
 		}
 		if seen == before {
 			// Entries that were still to come may be gone meanwhile.
-			info, err := cons.Info(ctx)
+			info, err := pipeline.Question(ctx, cons.Info)
 			if err != nil {
 				return err
 			}

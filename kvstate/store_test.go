@@ -152,7 +152,7 @@ func TestStore_ReceiptIsGoneAfterItsRetention(t *testing.T) {
 	r.Revision = write(t, s, r)
 	r.State = kvstate.Completed
 	done := write(t, s, r)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

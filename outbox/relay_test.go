@@ -158,8 +158,8 @@ func TestRelay_DiesBeforeTheMark(t *testing.T) {
 			return nil
 		}
 		db.add(t, numbered(20)...)
-		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = time.Second })
-		t.Cleanup(func() { link.down.Store(false) }) // or its end would take long
+		dying := db.start(t, p, func(c *outbox.Config) { c.DB = link.db; c.Lease = 5 * time.Second }) // longer it does not submit
+		t.Cleanup(func() { link.down.Store(false) })                                                  // or its end would take long
 		<-submitted
 		eventually(t, "all to be submitted", func() bool { return len(p.ids()) == 20 })
 		dying.cancel()
@@ -312,12 +312,12 @@ func TestRelay_WaitsUntilNotBefore(t *testing.T) {
 	everywhere(t, func(db *database) {
 		t := db.t
 		p := newPool()
+		accepted := map[string]time.Time{}
+		p.refuse = func(c command.Command) error { accepted[c.ID] = time.Now(); return nil }
 		db.start(t, p)
 		due := time.Now().Add(300 * time.Millisecond)
 		db.add(t, outbox.Command{ID: "later", Kind: "k", NotBefore: due}, outbox.Command{ID: "later keyed", Kind: "k", OrderKey: "x", NotBefore: due},
 			outbox.Command{ID: "much later", Kind: "k", NotBefore: time.Now().Add(time.Hour)}, outbox.Command{ID: "now", Kind: "k"})
-		accepted := map[string]time.Time{}
-		p.refuse = func(c command.Command) error { accepted[c.ID] = time.Now(); return nil }
 		eventually(t, "what is due", func() bool { return db.in(t, "published") == 3 })
 		p.set(func(*pool) {
 			for _, id := range []string{"later", "later keyed"} {

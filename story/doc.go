@@ -3,6 +3,8 @@
 //
 // [Gather] reads the evidence: the command in the stream, its record and the
 // revision before, the notes of workers, the copies that were filed beside it.
+// [GatherAside] does so for what was parked aside: a message that did not decode,
+// a command whose id stands for another one.
 // [Tell] makes a story of evidence. It is pure: the same evidence gives the
 // same story, and evidence may come from elsewhere, such as a test or a dump.
 // What other sources know, such as the row of an outbox, goes into

@@ -40,6 +40,11 @@ type Evidence struct {
 	// Parent is the command whose follow-up this one is, if its id shows it and
 	// the record of the parent confirms it.
 	Parent *kvstate.Record
+	// Shard is which of how many it lies in; both zero in a pool that is not sharded.
+	Shard, Shards int
+	// Namesake is the record of the command that the id of a record which was
+	// parked aside stands for.
+	Namesake *kvstate.Record
 	// Extra events come from sources that this package does not know.
 	Extra []Event
 }
@@ -53,7 +58,10 @@ type Copy struct {
 	Delivered Delivered
 	Paused    bool // its queue
 	Unserved  bool // its queue has no consumer, so no worker gets it
-	// Settled says that it is acked and accounted for, and awaits the sweep.
+	// Acked says that the server has it as acked: nobody gets it any more.
+	Acked bool
+	// Settled says that it is acked and accounted for: it awaits the sweep, or
+	// lingers, which the audit tells.
 	Settled bool
 }
 

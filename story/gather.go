@@ -27,6 +27,9 @@ type Options struct {
 	// in which bucket another command's record lies. Both may be nil.
 	Intake    *stream.Stream
 	RecordsOf func(command.Token) *kvstate.Store
+	// Shard is which of how many the stream and the bucket are; keys of what was
+	// parked aside are spelled with it.
+	Shard, Shards int
 }
 
 // maxSeqs bounds the sequences of one command that are looked for in the stream.
@@ -39,10 +42,7 @@ func Gather(ctx context.Context, commands *stream.Stream, records *kvstate.Store
 	if err != nil {
 		return Evidence{}, err
 	}
-	if opts.RecordsOf == nil {
-		opts.RecordsOf = func(command.Token) *kvstate.Store { return records }
-	}
-	g := &gathering{commands: commands, records: records, opts: opts, token: token, Evidence: Evidence{ID: id, Asked: time.Now(), Terms: opts.Terms}}
+	g := newGathering(commands, records, id, token, opts)
 	for _, read := range []func(context.Context) error{g.readIntake, g.readRecord, g.readNotes, g.readCopies, g.readAgain, g.readFiled, g.readParent} {
 		if err := read(ctx); err != nil {
 			return Evidence{}, fmt.Errorf("story: gather what is known of %q: %w", id, err)
@@ -74,6 +74,17 @@ type gathering struct {
 	records  *kvstate.Store
 	token    command.Token
 	opts     Options
+	queues   map[string]stream.Queue // as they were met
+}
+
+func newGathering(commands *stream.Stream, records *kvstate.Store, id string, token command.Token, opts Options) *gathering {
+	if opts.RecordsOf == nil {
+		opts.RecordsOf = func(command.Token) *kvstate.Store { return records }
+	}
+	return &gathering{
+		commands: commands, records: records, opts: opts, token: token, queues: map[string]stream.Queue{},
+		Evidence: Evidence{ID: id, Asked: time.Now(), Terms: opts.Terms, Shard: opts.Shard, Shards: opts.Shards},
+	}
 }
 
 // readIntake looks for the command where it may wait to be carried into its own
@@ -127,48 +138,59 @@ func (g *gathering) readCopies(ctx context.Context) error {
 	if len(seqs) > maxSeqs {
 		seqs = seqs[len(seqs)-maxSeqs:]
 	}
-	queues := map[string]stream.Queue{}
-	add := func(s stream.Stored, err error) error {
-		if errors.Is(err, stream.ErrNotFound) || err == nil && s.Token != g.token {
-			return nil // left the stream, or a note lies
-		}
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(g.Copies, func(c Copy) bool { return c.Seq == s.Seq }) {
-			return nil
-		}
-		q, known := queues[s.Queue]
-		if !known {
-			q, err = g.commands.Queue(ctx, s.Queue)
-			if err != nil && !errors.Is(err, stream.ErrNoQueue) {
-				return err
-			}
-			queues[s.Queue] = q // of a queue without a consumer: nothing was delivered
-		}
-		c := Copy{Seq: s.Seq, At: s.At, Queue: s.Queue, Kind: s.Kind, Delivered: DeliveredNever, Paused: q.Paused, Unserved: q.Name == ""}
-		if s.Seq <= q.Delivered {
-			c.Delivered = DeliveredOnce
-		}
-		if g.commands.Sweeps() && s.Seq <= q.Floor {
-			fate, err := g.records.FateOf(ctx, kvstate.Lying{Seq: s.Seq, Token: s.Token})
-			if err != nil {
-				return err
-			}
-			c.Settled = fate.Accounted
-		}
-		g.Copies = append(g.Copies, c)
-		return nil
+	s, err := g.commands.Find(ctx, g.token)
+	if err == nil && s.Token == g.token {
+		err = g.copied(ctx, s)
 	}
-	if err := add(g.commands.Find(ctx, g.token)); err != nil {
+	if err != nil && !errors.Is(err, stream.ErrNotFound) {
 		return err
 	}
 	for _, seq := range seqs {
-		if err := add(g.commands.Get(ctx, seq)); err != nil {
+		if err := g.addCopy(ctx, seq); err != nil {
 			return err
 		}
 	}
 	slices.SortFunc(g.Copies, func(a, b Copy) int { return int(int64(a.Seq) - int64(b.Seq)) })
+	return nil
+}
+
+// addCopy adds the command at seq, if it is there and the story's.
+func (g *gathering) addCopy(ctx context.Context, seq uint64) error {
+	s, err := g.commands.Get(ctx, seq)
+	if errors.Is(err, stream.ErrNotFound) || err == nil && s.Token != g.token && !g.aside() {
+		return nil // left the stream, or a note lies
+	}
+	if err != nil {
+		return err
+	}
+	return g.copied(ctx, s)
+}
+
+func (g *gathering) copied(ctx context.Context, s stream.Stored) error {
+	if slices.ContainsFunc(g.Copies, func(c Copy) bool { return c.Seq == s.Seq }) {
+		return nil
+	}
+	q, known := g.queues[s.Queue]
+	if !known {
+		var err error
+		q, err = g.commands.Queue(ctx, s.Queue)
+		if err != nil && !errors.Is(err, stream.ErrNoQueue) {
+			return err
+		}
+		g.queues[s.Queue] = q // of a queue without a consumer: nothing was delivered
+	}
+	c := Copy{Seq: s.Seq, At: s.At, Queue: s.Queue, Kind: s.Kind, Delivered: DeliveredNever, Paused: q.Paused, Unserved: q.Name == ""}
+	if s.Seq <= q.Delivered {
+		c.Delivered = DeliveredOnce
+	}
+	if c.Acked = q.Whole && s.Seq <= q.Floor; c.Acked {
+		fate, err := g.records.FateOf(ctx, kvstate.Lying{Seq: s.Seq, Token: s.Token})
+		if err != nil {
+			return err
+		}
+		c.Settled = fate.Accounted
+	}
+	g.Copies = append(g.Copies, c)
 	return nil
 }
 

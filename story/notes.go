@@ -13,6 +13,9 @@ import (
 // tellNotes tells what workers noted.
 func (t *telling) tellNotes() {
 	for _, n := range t.Notes {
+		if t.aside() {
+			continue // the record's trail tells the same
+		}
 		order := n.At
 		if at := t.submitted[n.Seq]; n.Stream == "" && at.After(order) {
 			order = at // a worker's clock that is slow
@@ -111,9 +114,9 @@ func delivery(n kvstate.Note) string {
 // under says where an entry lies, and whether it still does.
 func (t *telling) under(key command.Token) string {
 	if _, there := t.filed(key); there {
-		return " under " + word(string(key))
+		return " under " + word(t.key(key))
 	}
-	return fmt.Sprintf(" under %s, which is not there any more", word(string(key)))
+	return fmt.Sprintf(" under %s, which is not there any more", word(t.key(key)))
 }
 
 // tellFiled tells of entries beside the record that no note has told of.
@@ -134,12 +137,12 @@ func (t *telling) tellFiled() {
 			ev.What, ev.Text = "absorbed", fmt.Sprintf("Sequence %d, a further copy, was absorbed.", seq)
 		case e.Record != nil && unborn:
 			ev.What, ev.Actor = "parked", e.Record.Owner
-			ev.Text = fmt.Sprintf("%s parked follow-up %d under %s, since it could not be born%s.", word(e.Record.Owner), n, e.Key, because(e.Record.Error))
+			ev.Text = fmt.Sprintf("%s parked follow-up %d under %s, since it could not be born%s.", word(e.Record.Owner), n, t.key(e.Key), because(e.Record.Error))
 		case e.Record != nil:
 			ev.What, ev.Actor = string(e.Record.State), e.Record.Owner
-			ev.Text = fmt.Sprintf("%s parked a further copy as %s under %s%s.", word(e.Record.Owner), word(string(e.Record.Reason)), e.Key, because(e.Record.Error))
+			ev.Text = fmt.Sprintf("%s parked a further copy as %s under %s%s.", word(e.Record.Owner), word(string(e.Record.Reason)), t.key(e.Key), because(e.Record.Error))
 			if e.Record.State != kvstate.Parked {
-				ev.Text = fmt.Sprintf("%s brought the copy under %s into the state %s.", word(e.Record.Owner), e.Key, word(string(e.Record.State)))
+				ev.Text = fmt.Sprintf("%s brought the copy under %s into the state %s.", word(e.Record.Owner), t.key(e.Key), word(string(e.Record.State)))
 			}
 		default:
 			ev.What, ev.Text = "damaged", fmt.Sprintf("Bytes that did not decode are kept under %s.", e.Key)

@@ -12,6 +12,7 @@ import (
 // Tell merges evidence into one timeline. It is pure.
 func Tell(e Evidence) Story {
 	t := &telling{Evidence: e, submitted: map[uint64]time.Time{}}
+	t.tellAside()
 	t.tellCopies()
 	t.tellTrail()
 	t.tellRevisions()

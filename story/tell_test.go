@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/story"
 )
@@ -39,6 +40,13 @@ func entry(revision uint64, r kvstate.Record) kvstate.Entry {
 		r.StoredAt = last.At
 	}
 	return kvstate.Entry{Key: "img-7", Revision: revision, Record: &r, Raw: []byte{1}, At: r.StoredAt}
+}
+
+// aside is the entry of what was parked aside, two seconds after the beginning.
+func aside(key command.Token, reason kvstate.Reason, seqs ...uint64) kvstate.Entry {
+	e := entry(9, kvstate.Record{Reason: reason, Error: "it did not fit", Seqs: seqs, Trail: trail(step(2, kvstate.Parked, "worker-2", 0, "it did not fit"))})
+	e.Key = key
+	return e
 }
 
 var terms = story.Terms{Lease: 30 * time.Second, MaxAttempts: 3, Retention: 24 * time.Hour}
@@ -183,6 +191,28 @@ var tales = map[string]story.Evidence{
 		}()}),
 		Copies: inStream,
 	},
+	"acked without an outcome": {Scanned: true, Copies: []story.Copy{{Seq: 7, At: zero, Queue: "default", Kind: "resize", Delivered: story.DeliveredOnce, Acked: true}}},
+	"conflict aside": {
+		Scanned: true, Shard: 3, Shards: 4,
+		Entry:    aside("_conflict/17", kvstate.ReasonConflict, 17),
+		Namesake: &kvstate.Record{ID: "img-7", Kind: "resize", State: kvstate.Completed},
+		Notes:    []kvstate.Note{{At: after(2), What: kvstate.NoteParked, Worker: "worker-2", Entry: "_conflict/17", Seq: 17, SubmittedAt: after(1)}},
+	},
+	"conflict aside of nobody": {Scanned: true, Entry: aside("_conflict/17", kvstate.ReasonConflict, 17)},
+	"malformed aside":          {Scanned: true, Entry: aside("_malformed/17", kvstate.ReasonMalformed, 17), Copies: []story.Copy{{Seq: 17, At: after(1), Queue: "default", Kind: "resize", Acked: true, Settled: true}}},
+	"follow-up aside":          {Scanned: true, Entry: aside("_conflict/a=20b/2", kvstate.ReasonConflict), Namesake: &kvstate.Record{ID: "img-7", Kind: "resize", State: kvstate.Waiting}},
+	"decision aside":           {Scanned: true, Shard: 0, Shards: 4, Entry: aside("_conflict/_journal/trip=2Flisbon/3/1", kvstate.ReasonConflict)},
+	"discarded aside": {Scanned: true, Entry: func() kvstate.Entry {
+		e := aside("_conflict/17", kvstate.ReasonConflict, 17)
+		e.Record.Trail = append(e.Record.Trail, step(9, kvstate.Discarded, "ann", 0, "a test"))
+		e.Record.State, e.Record.Owner, e.Record.StoredAt = kvstate.Discarded, "ann", after(9)
+		return e
+	}()},
+	"copy filed in a shard": {
+		Scanned: true, Shard: 3, Shards: 4,
+		Entry: entry(6, kvstate.Record{Attempt: 1, Seqs: []uint64{7}, Trail: trail(step(1, kvstate.Completed, "worker-1", 0, ""))}),
+		Filed: []kvstate.Entry{aside("_conflict/17", kvstate.ReasonConflict, 17)},
+	},
 	"hostile": {
 		Copies: []story.Copy{{Seq: 7, At: zero, Queue: "default", Kind: "re\x1bsize", Delivered: story.DeliveredOnce}},
 		Entry: entry(6, kvstate.Record{Attempt: 1, Seqs: []uint64{7}, Reason: "\x1b[2J", Error: "line\r\nbreak \x1b]0;title\a \u202egnp.exe\xff", Trail: trail(
@@ -201,6 +231,9 @@ func TestTell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e.ID, e.Asked, e.Terms = "img-7", after(60), terms
+			if kvstate.Aside(e.Entry.Key) {
+				e.ID = desk.Key(e.Shard, e.Shards, e.Entry.Key)
+			}
 			if name == "hostile" {
 				e.ID = "a\x1b[2J b"
 			}

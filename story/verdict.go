@@ -25,6 +25,8 @@ func (t *telling) state() string {
 func (t *telling) verdict() string {
 	r := t.record()
 	switch {
+	case t.aside() && r != nil:
+		return t.asideVerdict(r)
 	case t.Entry.Err != nil && len(t.pendingCopies()) > 0:
 		return "Its record is damaged. The worker that gets it next keeps the bytes, and goes on from the revision before if nothing but progress is lost by that, or else parks it as corrupt."
 	case t.Entry.Err != nil:
@@ -36,7 +38,7 @@ func (t *telling) verdict() string {
 	case r == nil:
 		return "Nothing will happen: it is neither in the stream nor on record. Submitted again, it runs as if it were new."
 	}
-	text := t.standing(r) + options(r)
+	text := t.standing(r) + options(r, false)
 	if !r.State.Terminal() && len(t.pendingCopies()) == 0 {
 		text += " But it is not in the stream any more, so no worker will get it: ask the audit."
 	}
@@ -46,8 +48,10 @@ func (t *telling) verdict() string {
 func (t *telling) pending() string {
 	c := t.pendingCopies()[0]
 	text := fmt.Sprintf("Pending for %s in queue %s: ", span(t.Asked.Sub(c.At)), word(c.Queue))
-	switch c.Delivered {
-	case DeliveredNever:
+	switch {
+	case c.Acked:
+		return text + "it is acked and has no outcome, so no worker gets it any more: ask the audit what to do." + options(nil, false)
+	case c.Delivered == DeliveredNever:
 		text += "no worker has got it yet."
 		if c.Paused {
 			text += " The queue is paused."
@@ -55,12 +59,12 @@ func (t *telling) pending() string {
 		if c.Unserved {
 			text += fmt.Sprintf(" The queue has no consumer: if it is meant, make one with tallyman init --queue %s.", word(c.Queue))
 		}
-	case DeliveredOnce:
+	case c.Delivered == DeliveredOnce:
 		text += "it has been delivered, and may be running. A first attempt leaves no record until it ends or saves progress."
 	default:
 		text += "whether a worker has got it is not known."
 	}
-	return text + options(nil)
+	return text + options(nil, false)
 }
 
 // standing says what a record that decodes means for now.

@@ -97,9 +97,10 @@ func held(token uint64, attempt int) string {
 	return "its lease"
 }
 
-// options lists what a person may do to a command with this record, nil for none.
-func options(r *kvstate.Record) string {
-	switch may := desk.Next(r, false); len(may) {
+// options lists what a person may do to a command with this record, nil for none,
+// or to one that was parked aside.
+func options(r *kvstate.Record, aside bool) string {
+	switch may := desk.Next(r, aside); len(may) {
 	case 0:
 		return ""
 	case 1:

@@ -285,7 +285,7 @@ func (f *Fetcher) status(p *pull, h nats.Header) {
 	case code == "503":
 		f.refuse(f.explain())
 	case code == "409" && text == "Consumer Deleted":
-		f.refuse(f.gone("its consumer was deleted"))
+		f.refuse(f.gone(ErrNoQueue, "its consumer was deleted"))
 	default: // leadership change, server shutdown, too many pulls
 		f.refuse(fmt.Errorf("stream: fetch from queue %q: server says %s %s", f.cfg.Queue, code, text))
 	}
@@ -312,16 +312,19 @@ func (f *Fetcher) conclude(p *pull, left string) {
 func (f *Fetcher) explain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if _, err := f.stream.Queue(ctx, f.cfg.Queue); errors.Is(err, ErrNoQueue) {
-		return f.gone("its consumer does not exist")
+	switch _, err := f.stream.Queue(ctx, f.cfg.Queue); {
+	case errors.Is(err, ErrNoStream):
+		return f.gone(ErrNoStream, "its stream does not exist, and whatever was in it is lost")
+	case errors.Is(err, ErrNoQueue):
+		return f.gone(ErrNoQueue, "its consumer does not exist")
 	}
 	return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, ErrUnavailable)
 }
 
 // gone is the error for a queue without its consumer, which only an operator mends.
-func (f *Fetcher) gone(why string) error {
+func (f *Fetcher) gone(what error, why string) error {
 	return fmt.Errorf("stream: fetch from queue %q: %w: %s; create it with: tallyman init --pool %s --queue %s",
-		f.cfg.Queue, ErrNoQueue, why, cmp.Or(f.cfg.Pool, strings.TrimSuffix(f.stream.name, Name(""))), f.cfg.Queue)
+		f.cfg.Queue, what, why, cmp.Or(f.cfg.Pool, strings.TrimSuffix(f.stream.name, Name(""))), f.cfg.Queue)
 }
 
 // watch gives up pulls whose end the server never told.

@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/stream"
 )
 
@@ -18,25 +17,12 @@ import (
 // holds n commands. What is lost on the way does not come again during a test.
 func newReplicated(t *testing.T, n int) *stream.Stream {
 	t.Helper()
-	cluster, err := embedded.StartCluster(3, embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	nc, err := nats.Connect(cluster.URL())
+	nc, err := nats.Connect(pooltest.Cluster(t).URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := pipeline.New(nc, pipeline.Config{Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pipe.Close() })
+	js := pooltest.JetStream(t, nc)
 	cfg := stream.Config{Pool: "main", Replicas: 3, Lease: time.Hour}
 	eventually(t, "the stream to be made", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -44,10 +30,7 @@ func newReplicated(t *testing.T, n int) *stream.Stream {
 		err = stream.Create(ctx, js, cfg)
 		return err == nil
 	})
-	s, err := stream.Open(t.Context(), nc, js, pipe, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openStream(t, js, pipeline.Config{Timeout: time.Minute})
 	for i := range n {
 		if err := publish(t, s, fmt.Sprint("c-", i)); err != nil {
 			t.Fatal(err)

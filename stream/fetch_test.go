@@ -30,20 +30,26 @@ func newStream(t *testing.T, cfg stream.Config) (*stream.Stream, jetstream.JetSt
 	}
 	t.Cleanup(nc.Close)
 	js := pooltest.JetStream(t, nc)
-	pipe, err := pipeline.New(nc, pipeline.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pipe.Close() })
 	cfg.Pool = "main"
 	if err := stream.Create(t.Context(), js, cfg); err != nil {
 		t.Fatal(err)
 	}
-	s, err := stream.Open(t.Context(), nc, js, pipe, "main")
+	return openStream(t, js, pipeline.Config{}), js
+}
+
+// openStream opens the command stream of pool "main".
+func openStream(t *testing.T, js jetstream.JetStream, cfg pipeline.Config) *stream.Stream {
+	t.Helper()
+	pipe, err := pipeline.New(js.Conn(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, js
+	t.Cleanup(func() { _ = pipe.Close() }) // never fails
+	s, err := stream.Open(t.Context(), js.Conn(), js, pipe, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 func publish(t *testing.T, s *stream.Stream, id string) error {
@@ -101,7 +107,7 @@ func fetch(t *testing.T, s *stream.Stream, b *inbox, wake chan struct{}) *stream
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
 		}
@@ -192,18 +198,7 @@ func TestFetcher_LargeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	if js, err = jetstream.New(nc); err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := pipeline.New(nc, pipeline.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pipe.Close() })
-	s, err := stream.Open(t.Context(), nc, js, pipe, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openStream(t, pooltest.JetStream(t, nc), pipeline.Config{})
 	pulls, err := nc.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.>")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 // group is one replicated asset, with those that may lead it.
@@ -90,10 +91,8 @@ func Spread(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, streams 
 		if !moved {
 			return nil
 		}
-		select {
-		case <-time.After(leadPause):
-		case <-ctx.Done():
-			return fmt.Errorf("stream: spread: %w", context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, leadPause); err != nil {
+			return fmt.Errorf("stream: spread: %w", err)
 		}
 	}
 	return nil

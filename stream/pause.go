@@ -17,7 +17,9 @@ import (
 func (s *Stream) Pause(ctx context.Context, queue string, until time.Time) error {
 	ctx, stop := s.pipe.UntilDenied(ctx)
 	defer stop()
-	if _, err := s.js.PauseConsumer(ctx, s.name, queue, until); err != nil {
+	if _, err := pipeline.Question(ctx, func(ctx context.Context) (*jetstream.ConsumerPauseResponse, error) {
+		return s.js.PauseConsumer(ctx, s.name, queue, until)
+	}); err != nil {
 		return fmt.Errorf("stream: pause queue %q: %w", queue, orDenied(ctx, err))
 	}
 	return nil
@@ -27,7 +29,9 @@ func (s *Stream) Pause(ctx context.Context, queue string, until time.Time) error
 func (s *Stream) Resume(ctx context.Context, queue string) error {
 	ctx, stop := s.pipe.UntilDenied(ctx)
 	defer stop()
-	if _, err := s.js.ResumeConsumer(ctx, s.name, queue); err != nil {
+	if _, err := pipeline.Question(ctx, func(ctx context.Context) (*jetstream.ConsumerPauseResponse, error) {
+		return s.js.ResumeConsumer(ctx, s.name, queue)
+	}); err != nil {
 		return fmt.Errorf("stream: resume queue %q: %w", queue, orDenied(ctx, err))
 	}
 	return nil

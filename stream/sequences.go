@@ -69,10 +69,8 @@ func (s *Stream) Sequences(ctx context.Context, upTo uint64, visit func(seq uint
 		if time.Since(since) > walkPatience {
 			return fmt.Errorf("stream: walk from sequence %d: %w", from, errBehind)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("stream: walk from sequence %d: %w: %w", from, errBehind, context.Cause(ctx))
+		if err := pipeline.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("stream: walk from sequence %d: %w: %w", from, errBehind, err)
 		}
 		pause = min(2*pause, walkPauseMost)
 	}

@@ -185,7 +185,7 @@ type Stream struct {
 // Open returns the pool's stream. ErrNoStream means that it does not exist.
 func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipeline.Pipe, pool string) (*Stream, error) {
 	s := &Stream{nc: nc, js: js, pipe: pipe, name: Name(pool), prefix: subjectPrefix(pool)}
-	str, err := js.Stream(ctx, s.name)
+	str, err := s.look(ctx)
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = ErrNoStream
@@ -194,6 +194,11 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	}
 	s.sweeps = str.CachedInfo().Config.Retention == jetstream.LimitsPolicy
 	return s, nil
+}
+
+// look asks for the stream as it is now.
+func (s *Stream) look(ctx context.Context) (jetstream.Stream, error) {
+	return pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
 }
 
 // Queue is the state of one queue.
@@ -220,19 +225,21 @@ type Queue struct {
 
 // Queues lists the pool's queues.
 func (s *Stream) Queues(ctx context.Context) ([]Queue, error) {
-	str, err := s.js.Stream(ctx, s.name)
-	if err != nil {
-		return nil, fmt.Errorf("stream: list queues: %w", err)
-	}
-	var queues []Queue
-	list := str.ListConsumers(ctx)
-	for info := range list.Info() {
-		if info.Config.Durable == "" {
-			continue
+	queues, err := pipeline.Question(ctx, func(ctx context.Context) (queues []Queue, err error) {
+		str, err := s.js.Stream(ctx, s.name)
+		if err != nil {
+			return nil, err
 		}
-		queues = append(queues, s.queueOf(info))
-	}
-	if err := list.Err(); err != nil {
+		list := str.ListConsumers(ctx)
+		for info := range list.Info() {
+			if info.Config.Durable == "" {
+				continue
+			}
+			queues = append(queues, s.queueOf(info))
+		}
+		return queues, list.Err()
+	})
+	if err != nil {
 		return nil, fmt.Errorf("stream: list queues: %w", err)
 	}
 	return queues, nil
@@ -241,7 +248,7 @@ func (s *Stream) Queues(ctx context.Context) ([]Queue, error) {
 // Queue returns the state of one queue. ErrNoQueue means that it does not exist,
 // ErrNoStream that its stream does not either.
 func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
-	cons, err := s.js.Consumer(ctx, s.name, name)
+	cons, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return s.js.Consumer(ctx, s.name, name) })
 	if err != nil {
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			err = ErrNoQueue
@@ -286,7 +293,7 @@ type State struct {
 
 // State returns what the stream holds now, as its leader has it.
 func (s *Stream) State(ctx context.Context) (State, error) {
-	str, err := s.js.Stream(ctx, s.name)
+	str, err := s.look(ctx)
 	if err != nil {
 		return State{}, fmt.Errorf("stream: state: %w", err)
 	}
@@ -302,7 +309,8 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 // Delete deletes a pool's command stream with its consumers and whatever it
 // holds. One that does not exist is no error.
 func Delete(ctx context.Context, js jetstream.JetStream, pool string) error {
-	if err := js.DeleteStream(ctx, Name(pool)); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	err := pipeline.Again(ctx, pipeline.DefaultTimeout, func(ctx context.Context) error { return js.DeleteStream(ctx, Name(pool)) })
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("stream: delete %q: %w", Name(pool), pipeline.Away(err))
 	}
 	return nil
@@ -310,11 +318,13 @@ func Delete(ctx context.Context, js jetstream.JetStream, pool string) error {
 
 // CountByQueue counts the stored commands by queue.
 func (s *Stream) CountByQueue(ctx context.Context) (map[string]uint64, error) {
-	str, err := s.js.Stream(ctx, s.name)
-	if err != nil {
-		return nil, fmt.Errorf("stream: count by queue: %w", err)
-	}
-	info, err := str.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
+	info, err := pipeline.Question(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		str, err := s.js.Stream(ctx, s.name)
+		if err != nil {
+			return nil, err
+		}
+		return str.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("stream: count by queue: %w", err)
 	}

@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/bar"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
 )
 
 // confirm is how long an import goes on trying when a server is away: longer
@@ -78,19 +81,19 @@ func (i *Import) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 	defer nc.Close()
 	defer pool.Close()
 
-	view := newProgress(os.Stderr, size)
-	defer view.end()
+	view := newProgress(size)
+	defer view.End()
 	producer := pool.NewProducer(tallyman.ProducerConfig{Confirm: confirm})
 	load := &loading{
 		flags: i, producer: producer, stderr: view,
 		limit: pool.Commands().Limit(),
 	}
-	ended := load.run(ctx, view.reader(in))
+	ended := load.run(ctx, view.Reader(in))
 	// All outcomes are in, so this does not wait.
 	if err := producer.Close(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
-	view.end()
+	view.End()
 	if err := load.summary.print(out, i.JSON); err != nil {
 		return err
 	}
@@ -98,6 +101,15 @@ func (i *Import) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 		return ended
 	}
 	return load.summary.verdict()
+}
+
+// newProgress shows on stderr how far a file has been read. Size is that of the
+// input in bytes, 0 if it is not known.
+func newProgress(size int64) *bar.Bar {
+	return bar.On(os.Stderr, size,
+		mpb.PrependDecorators(decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.AppendDecorators(decor.Percentage(), decor.Name(" "), decor.AverageSpeed(decor.SizeB1024(0), "% .1f")),
+	)
 }
 
 // summary counts lines or rows. It is owned by the loading until that has ended.

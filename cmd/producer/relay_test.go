@@ -107,7 +107,7 @@ func TestRelay_CarriesRowsToTheirReceipts(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		for i := range n {
 			r, err := pool.Wait(ctx, fmt.Sprint("c ", i))

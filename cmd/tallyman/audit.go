@@ -166,6 +166,7 @@ func printReport(r audit.Report, out *cli.Out) error {
 		{"stranded", r.StrandedCount, ""},
 		{"corrupt", r.CorruptCount, ""},
 		{"misplaced", r.MisplacedCount, ""},
+		{"lingering", r.LingeringCount, ": " + ranges(r.Lingering)},
 	} {
 		if c.count > 0 {
 			if len(r.Shards) > 0 { // whose sequences these are, the findings tell
@@ -183,7 +184,14 @@ func printReport(r audit.Report, out *cli.Out) error {
 	if r.MissingIDCount > 0 {
 		t.row("missing ids", r.MissingIDCount)
 		for _, m := range r.MissingIDs {
-			t.row("", fmt.Sprintf("%q: %s", m.ID, m.Cause))
+			where := ""
+			if m.Shard != nil {
+				where = fmt.Sprintf(" in shard %d", *m.Shard)
+			}
+			t.row("", fmt.Sprintf("%q%s: %s", m.ID, where, m.Cause))
+		}
+		if n := r.MissingIDCount - uint64(len(r.MissingIDs)); n > 0 {
+			t.row("", fmt.Sprintf("and %d more", n))
 		}
 	}
 	t.row("")

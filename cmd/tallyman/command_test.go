@@ -88,7 +88,13 @@ func TestShow(t *testing.T) {
 		o.expect(t, 0)
 		equal(t, o.object(t), "id", "a b")
 		equal(t, o.object(t), "reason", "conflict")
-		s.run(t, "show", "_conflict/10").expect(t, 1, "not found")
+		s.run(t, "why", "_conflict/9").expect(t, 0, "_conflict/9 is parked", `with the id "a b"`, "A person may discard it.")
+		for _, act := range []string{"show", "why", "cancel"} {
+			s.run(t, act, "_conflict/10").expect(t, 1, "not found")
+		}
+		// An id that looks like such a key comes first.
+		submit(t, s.pool(t), tallyman.Command{ID: "_conflict/9", Kind: "echo"})
+		s.run(t, "why", "_conflict/9").expect(t, 0, "_conflict/9 is pending")
 		s.run(t, "show", "_pool").expect(t, 1, "not found")
 	})
 	t.Run("a damaged record is named with what can be done", func(t *testing.T) {

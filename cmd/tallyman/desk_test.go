@@ -220,7 +220,7 @@ func TestShow_PayloadBeside(t *testing.T) {
 	s.run(t, "init").expect(t, 0)
 	p := s.pool(t)
 	large := strings.Repeat("x", int(s.nc.MaxPayload()))
-	if _, err := s.nc.Request("main.commands.default.bad.a", []byte(large), 10*time.Second); err != nil {
+	if _, err := s.nc.Request("main.commands.default.bad.a", []byte(large), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	work(t, p, "a")
@@ -248,7 +248,7 @@ func TestDesk_Aside(t *testing.T) {
 	s := newScene(t)
 	s.run(t, "init").expect(t, 0)
 	p := s.pool(t)
-	if _, err := s.nc.Request("main.commands.default.echo.=zz", []byte("x"), 10*time.Second); err != nil {
+	if _, err := s.nc.Request("main.commands.default.echo.=zz", []byte("x"), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	submit(t, p, tallyman.Command{ID: "a", Kind: "echo"})

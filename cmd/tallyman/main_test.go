@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// patience is how long a command may run. It is no measure of anything: only a
+// failing test waits for that long.
+const patience = 3 * time.Minute
+
 // scene is a server, reached by the command as any user would.
 type scene struct {
 	url    string
@@ -142,7 +146,7 @@ func (s *scene) run(t *testing.T, args ...string) outcome {
 
 func run(t *testing.T, url, stdin string, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "NATS_URL="+url, "TALLYMAN_POOL=main")

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/bar"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 )
 
 // manyFlags are those of acts on many parked commands.
@@ -65,15 +64,15 @@ func (f *manyFlags) run(ctx context.Context, common *cli.Common, out *cli.Out, v
 		return err
 	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
-		view := newCounter(os.Stderr)
-		defer view.end()
+		view := newCounter()
+		defer view.End()
 		var single error // of the only id
 		t := newTable(out)
 		if f.DryRun && !f.JSON {
 			t.row("ID", "KIND", "REASON")
 		}
 		bulk.Each = func(i desk.Item, c desk.Counts) {
-			view.show(c)
+			view.Set(int64(c.Done+c.Already+c.Refused+c.Failed), int64(c.Matched)) // how many there are in all becomes known on the way
 			name := i.ID
 			if i.Key != "" {
 				name = string(i.Key)
@@ -88,7 +87,7 @@ func (f *manyFlags) run(ctx context.Context, common *cli.Common, out *cli.Out, v
 			}
 		}
 		counts, err := do(deskOf(pool), ctx, act, bulk)
-		view.end()
+		view.End()
 		if f.DryRun && !f.JSON {
 			err = errors.Join(err, t.Flush())
 		}
@@ -133,50 +132,12 @@ func printCounts(out *cli.Out, c desk.Counts, done string, asJSON, dry bool) err
 	return err
 }
 
-// counter shows how many commands were dealt with, if somebody can see it.
-// What is written to it goes to stderr, above the bar.
-type counter struct {
-	to   io.Writer
-	all  *mpb.Progress // nil: no bar
-	bar  *mpb.Bar
-	done bool
-}
-
-func newCounter(stderr *os.File) *counter {
-	if !term.IsTerminal(int(stderr.Fd())) {
-		return &counter{to: stderr}
-	}
-	all := mpb.New(mpb.WithOutput(stderr))
-	bar := all.AddBar(0,
+// newCounter shows on stderr how many commands were dealt with.
+func newCounter() *bar.Bar {
+	return bar.On(os.Stderr, 0,
 		mpb.PrependDecorators(decor.CountersNoUnit("%d / %d")),
 		mpb.AppendDecorators(decor.Percentage(), decor.Name(" "), decor.AverageSpeed(0, "%.0f/s")),
 	)
-	return &counter{to: stderr, all: all, bar: bar}
-}
-
-// show moves the bar. How many there are in all becomes known on the way.
-func (c *counter) show(n desk.Counts) {
-	if c.bar != nil && !c.done {
-		c.bar.SetTotal(int64(n.Matched), false)
-		c.bar.SetCurrent(int64(n.Done + n.Already + n.Refused + n.Failed))
-	}
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	if c.all == nil || c.done {
-		return c.to.Write(b)
-	}
-	return c.all.Write(b)
-}
-
-// end takes the bar down. Ending twice does nothing.
-func (c *counter) end() {
-	if c.all == nil || c.done {
-		return
-	}
-	c.done = true
-	c.bar.Abort(false) // does nothing if it is complete
-	c.all.Wait()
 }
 
 type requeueCommand struct{ manyFlags }

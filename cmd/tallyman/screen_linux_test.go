@@ -56,8 +56,8 @@ func TestWatch_OnATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	end.Close()
-	patience := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }) // it may have ended
-	t.Cleanup(func() { patience.Stop(); _ = cmd.Process.Kill() })
+	enough := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }) // it may have ended
+	t.Cleanup(func() { enough.Stop(); _ = cmd.Process.Kill() })
 
 	var seen bytes.Buffer
 	see := func(want string) {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
@@ -170,13 +172,61 @@ func TestShards_Acts(t *testing.T) {
 		s.run(t, "parked").expect(t, 0, id+" (1:"+key+")")
 		s.run(t, "parked", "--json").expect(t, 0, `"key":"1:`+key+`"`)
 		s.run(t, "show", "1:"+key).expect(t, 0, "main_1", "conflict")
-		s.run(t, "show", key).expect(t, 1, "say the shard", "0:"+key)
+		s.run(t, "why", "1:"+key).expect(t, 0, "1:"+key+" is parked", fmt.Sprintf("Sequence %d was stored", ack.Sequence), "with the id "+strconv.Quote(id), "which is completed", "A person may discard it.")
+		s.run(t, "why", id).expect(t, 0, "under 1:"+key)
+		for _, act := range []string{"show", "why", "cancel"} {
+			s.run(t, act, key).expect(t, 1, "say the shard", "0:"+key)
+		}
+		s.run(t, "why", "2:"+key).expect(t, 1, "nothing was parked under that key of bucket main_2")
+		s.run(t, "cancel", "1:"+key).expect(t, 3, "parked aside, since its id stands for another command", "discard it, or submit it under another id")
 		s.run(t, "discard", key).expect(t, 1, "say the shard", "0:"+key)
 		s.run(t, "discard", "2:"+key).expect(t, 1, "not found")
 		s.run(t, "requeue", "1:"+key).expect(t, 3, "its id stands for another command")
 		s.run(t, "discard", "1:"+key).expect(t, 0, "matched 1: 1 discarded")
 	})
 	s.run(t, "audit").expect(t, 0, "the books balance", "in 3 shards")
+}
+
+// What lies where no worker can get it is named with what to do.
+func TestShards_StatusOfWhatNobodyGets(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init", "--shards", "3").expect(t, 0)
+	p := s.pool(t)
+	for _, subject := range []string{"main_2.commands.bad!queue.echo.a", "main_1.commands.bad!queue.echo.a", "main_2.commands.other.echo.a"} {
+		if _, err := s.js(t).Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run(t, "status").expect(t, 0, "run: tallyman init --pool main --queue other",
+		"queue bad!queue holds 2 messages that no worker can get",
+		"nats stream purge main_1_commands --subject 'main_1.commands.bad!queue.>' and nats stream purge main_2_commands --subject 'main_2.commands.bad!queue.>'")
+	// The remedies are ones.
+	s.run(t, "init", "--queue", "other").expect(t, 0)
+	for _, at := range p.Shards()[1:] {
+		str, err := s.js(t).Stream(t.Context(), at.Commands.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := str.Purge(t.Context(), jetstream.WithPurgeSubject(at.Commands.Subjects("bad!queue"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := s.run(t, "status")
+	o.expect(t, 0)
+	if strings.Contains(o.stdout, "bad!queue") || strings.Contains(o.stdout, "no consumer") || strings.Contains(o.stdout, "that no queue delivers") {
+		t.Errorf("after that: got %s", o.stdout)
+	}
+	// A consumer that was set to a later sequence has the earlier ones as acked.
+	id := idIn(0, "passed") // in another shard, one waits
+	submit(t, p, tallyman.Command{ID: id, Kind: "echo"})
+	first := p.Shards()[0].Commands
+	if _, err := s.js(t).ResetConsumerToSequence(t.Context(), first.Name(), "default", 2); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "status").expect(t, 0, "1 commands are in the stream that no queue delivers; tallyman audit says why")
+	s.run(t, "audit").expect(t, 6, "lingering", `lingering in shard 0: sequence 1 "`+id+`"`, "nats consumer rm main_commands default")
+	s.run(t, "why", id).expect(t, 0, "no worker gets it any more: ask the audit")
 }
 
 func TestShards_Books(t *testing.T) {
@@ -215,7 +265,14 @@ func TestShards_Books(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = run(t, s.url, list, "audit", "--against", "-")
-	o.expect(t, 6, "missing in shard 2: sequence 3", "misplaced in shard 1:", "tallyman reshard --shards 3", "shard 2: 1 missing", waits[2])
+	o.expect(t, 6, "missing in shard 2: sequence 3", "misplaced in shard 1:", "tallyman reshard --shards 3", "shard 2: 1 missing; 1 of 9 ids of the list missing", fmt.Sprintf("%q in shard 2:", waits[2]))
+	// Those of the list are summed up for the pool as a whole.
+	var gone strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&gone, "{\"id\":\"gone-%d\",\"sequence\":9}\n", i)
+	}
+	o = run(t, s.url, gone.String(), "audit", "--against", "-")
+	o.expect(t, 6, "missing ids", "the stream of shard 1 ends at sequence 3", "and 500 more", "1500 of 1500 ids of the list missing")
 	o = s.run(t, "audit", "--json")
 	got = o.object(t)
 	equal(t, got, "missing_count", "1")

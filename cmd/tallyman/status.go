@@ -9,6 +9,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -56,6 +57,9 @@ type streamView struct {
 	// Settled is how many of the commands have ended and await the sweep; those
 	// of queues without a consumer are not known, and not among them.
 	Settled uint64 `json:"settled,omitempty"`
+	// Undelivered is how many lie there though no queue has anything to deliver or
+	// to settle, where acks take commands out: the audit tells why.
+	Undelivered uint64 `json:"undelivered,omitempty"`
 }
 
 type queueView struct {
@@ -77,6 +81,20 @@ type queueView struct {
 type unservedView struct {
 	Name     string `json:"name"`
 	Commands uint64 `json:"commands"`
+
+	in []*stream.Stream
+}
+
+// remedy says what to do about it.
+func (u *unservedView) remedy(pool string) string {
+	if command.ValidateName("queue", u.Name) == nil {
+		return fmt.Sprintf("queue %s holds %d commands and has no consumer; run: tallyman init --pool %s --queue %s", line(u.Name), u.Commands, pool, line(u.Name))
+	}
+	purges := make([]string, len(u.in))
+	for i, s := range u.in {
+		purges[i] = fmt.Sprintf("nats stream purge %s --subject '%s'", s.Name(), line(s.Subjects(u.Name)))
+	}
+	return fmt.Sprintf("queue %s holds %d messages that no worker can get, as that is no name of a queue; take them out with: %s; then write their sequences off, as tallyman audit says", line(u.Name), u.Commands, strings.Join(purges, " and "))
 }
 
 // Run prints the state of the pool.
@@ -98,7 +116,7 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 		Pool: pool.Name(), Settings: settingsOf(pool.Settings()),
 		Queues: []queueView{}, Unserved: []unservedView{}, States: noStates(),
 	}
-	unserved := map[string]uint64{}
+	unserved := map[string]unservedView{}
 	for _, at := range pool.Shards() {
 		s, err := statusOfShard(ctx, pool, at, unserved)
 		if err != nil {
@@ -110,8 +128,8 @@ func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 		}
 		v.add(s)
 	}
-	for name, n := range unserved {
-		v.Unserved = append(v.Unserved, unservedView{name, n})
+	for _, u := range unserved {
+		v.Unserved = append(v.Unserved, u)
 	}
 	slices.SortFunc(v.Unserved, func(a, b unservedView) int { return strings.Compare(a.Name, b.Name) })
 	return v, nil
@@ -127,7 +145,7 @@ func noStates() map[kvstate.State]uint64 {
 
 // statusOfShard looks at one shard. Commands in queues without a consumer are
 // added to unserved.
-func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, unserved map[string]uint64) (shardView, error) {
+func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, unserved map[string]unservedView) (shardView, error) {
 	v := shardView{Shard: at.Index, Bucket: at.Records.Bucket(), Queues: []queueView{}, States: noStates()}
 	var state stream.State
 	var queues []stream.Queue
@@ -141,9 +159,10 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 		return v, err
 	}
 	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
-	served := uint64(0)
+	served, idle := uint64(0), true
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)
+		idle = idle && q.Pending == 0 && q.Outstanding == 0
 		view := queueView{Name: q.Name, Pending: q.Pending, Outstanding: q.Outstanding, Redelivered: q.Redelivered, Waiting: q.Waiting}
 		if err := view.pause(ctx, pool, q); err != nil {
 			return v, err
@@ -157,12 +176,17 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 			return v, err
 		}
 		for name, n := range mine {
-			unserved[name] += n
+			u := unserved[name]
+			u.Name, u.Commands, u.in = name, u.Commands+n, append(u.in, at.Commands)
+			unserved[name] = u
 			served += n
 		}
 	}
-	if at.Commands.Sweeps() {
-		v.Stream.Settled = state.Messages - min(served, state.Messages)
+	switch left := state.Messages - min(served, state.Messages); {
+	case at.Commands.Sweeps():
+		v.Stream.Settled = left
+	case idle: // else some may just be on their way in or out
+		v.Stream.Undelivered = left
 	}
 	err = at.Records.Scan(ctx, func(e kvstate.Entry) error {
 		if _, ok := kvstate.AbsorbedSeq(e.Key); ok {
@@ -187,6 +211,7 @@ func (v *statusView) add(s shardView) {
 	v.Stream.Commands += s.Stream.Commands
 	v.Stream.Bytes += s.Stream.Bytes
 	v.Stream.Settled += s.Stream.Settled
+	v.Stream.Undelivered += s.Stream.Undelivered
 	v.Stream.Replicas = s.Stream.Replicas
 	for state, n := range s.States {
 		v.States[state] += n
@@ -295,7 +320,10 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		return err
 	}
 	for _, q := range v.Unserved {
-		fmt.Fprintf(out, "queue %s holds %d commands and has no consumer; run: tallyman init --pool %s --queue %s\n", line(q.Name), q.Commands, v.Pool, line(q.Name))
+		fmt.Fprintln(out, q.remedy(v.Pool))
+	}
+	if n := v.Stream.Undelivered; n > 0 {
+		fmt.Fprintf(out, "%d commands are in the stream that no queue delivers; tallyman audit says why, and what to do\n", n)
 	}
 	fmt.Fprintln(out)
 	t.row("STATE", "COMMANDS")

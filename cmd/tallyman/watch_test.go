@@ -35,6 +35,7 @@ type watching struct {
 	cmd *exec.Cmd
 	out io.ReadCloser
 	*bufio.Scanner
+	seen []string // the newest lines
 }
 
 func (s *scene) watch(t *testing.T, args ...string) *watching {
@@ -59,10 +60,10 @@ func (s *scene) live(t *testing.T, logs bool, args ...string) *watching {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w := &watching{cmd, out, bufio.NewScanner(out)}
-	patience := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }) // it may have ended
+	w := &watching{cmd: cmd, out: out, Scanner: bufio.NewScanner(out)}
+	enough := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }) // it may have ended
 	t.Cleanup(func() {
-		patience.Stop()
+		enough.Stop()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -72,8 +73,9 @@ func (s *scene) live(t *testing.T, logs bool, args ...string) *watching {
 func (w *watching) line(t *testing.T) string {
 	t.Helper()
 	if !w.Scan() {
-		t.Fatalf("the command ended; %v", w.Err())
+		t.Fatalf("the command ended; %v; it said:\n%s", w.Err(), strings.Join(w.seen, "\n"))
 	}
+	w.seen = append(w.seen[max(0, len(w.seen)-20):], w.Text())
 	return w.Text()
 }
 

@@ -25,7 +25,7 @@ func eventually(t *testing.T, url string, code int, text string) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for until := time.Now().Add(30 * time.Second); ; <-tick.C {
+	for until := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		got, body := 0, ""
 		r, err := client.Get(url)
 		if err == nil {

@@ -255,6 +255,9 @@ func (h *Handle) Flush(limit time.Duration) error {
 	return nil
 }
 
+// Denied returns nothing: the double denies nothing.
+func (h *Handle) Denied(time.Time, func(string) bool) string { return "" }
+
 // UntilDenied returns ctx: the double denies nothing.
 func (h *Handle) UntilDenied(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)

@@ -66,3 +66,34 @@ func Again(ctx context.Context, try time.Duration, f func(context.Context) error
 		}
 	}
 }
+
+// Sleep waits for d, or returns ctx's cause if that ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Question asks the servers through the client library, which waits for an
+// answer for as long as ctx lets it, and one that was asked of a server that
+// died, or of a cluster without a leader, is never answered. So f, which may be
+// repeated, gets DefaultTimeout, and is called again until ctx ends; once only
+// if ctx has no deadline.
+func Question[T any](ctx context.Context, f func(context.Context) (T, error)) (answer T, err error) {
+	once := func(ctx context.Context) error {
+		answer, err = f(ctx)
+		return err
+	}
+	if _, limited := ctx.Deadline(); limited {
+		err = Again(ctx, DefaultTimeout, once)
+		return answer, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	return f(bounded)
+}

@@ -68,3 +68,32 @@ func TestAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestQuestion has a question go unanswered: with a deadline it is asked again,
+// and without one it fails in time.
+func TestQuestion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ask := func(ctx context.Context, lost int) (answer, tries int, err error) {
+			answer, err = pipeline.Question(ctx, func(ctx context.Context) (int, error) {
+				if tries++; tries > lost {
+					return 7, nil
+				}
+				<-ctx.Done()
+				return 0, ctx.Err()
+			})
+			return answer, tries, err
+		}
+		limited, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if got, tries, err := ask(limited, 2); got != 7 || tries != 3 || err != nil {
+			t.Errorf("with a deadline: got %d, %v after %d tries, want the answer to the third", got, err, tries)
+		}
+		if got, tries, err := ask(t.Context(), 2); got != 0 || tries != 1 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without one: got %d, %v after %d tries, want it to end by itself", got, err, tries)
+		}
+		if got, _, err := ask(t.Context(), 0); got != 7 || err != nil {
+			t.Errorf("answered at once: got %d, %v", got, err)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,7 @@ type Pipe struct {
 	free   []uint32
 	closed bool
 	guards map[*context.CancelCauseFunc]struct{} // of contexts made by UntilDenied
+	denied []denial                              // the latest, newest last
 
 	watchers sync.WaitGroup
 	stop     chan struct{}
@@ -340,6 +342,7 @@ func (p *Pipe) watchDenials() {
 	before := p.nc.ErrorHandler()
 	p.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		if subject, ok := deniedPublish(err); ok {
+			p.note(denial{subject, time.Now()})
 			denied := fmt.Errorf("%w: publish to %q", ErrDenied, subject)
 			p.fail(denied, func(s *slot) bool { return s.subject == subject })
 			if strings.HasPrefix(subject, "$JS.") {
@@ -350,6 +353,38 @@ func (p *Pipe) watchDenials() {
 			before(nc, sub, err)
 		}
 	})
+}
+
+// denial is a subject that the server refused to this user.
+type denial struct {
+	subject string
+	at      time.Time
+}
+
+// maxDenials is how many of the latest are remembered.
+const maxDenials = 64
+
+func (p *Pipe) note(d denial) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.denied) == maxDenials {
+		p.denied = append(p.denied[:0], p.denied[1:]...)
+	}
+	p.denied = append(p.denied, d)
+}
+
+// Denied returns the latest subject that match accepts and that the server refused to
+// this user since then; empty if there is none. What has no answer, such as an
+// ack, is learned of in no other way.
+func (p *Pipe) Denied(since time.Time, match func(subject string) bool) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range slices.Backward(p.denied) {
+		if d.at.After(since) && match(d.subject) {
+			return d.subject
+		}
+	}
+	return ""
 }
 
 // UntilDenied returns a context that ends, with a cause that wraps ErrDenied and

@@ -8,6 +8,7 @@ package pooltest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"testing"
@@ -17,7 +18,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/embedded"
+	"go.uber.org/goleak"
 )
+
+// Main runs the tests of a package that kills servers, and fails if a goroutine outlives them.
+func Main(m *testing.M) {
+	// A nats-server that is killed while it opens a store leaves the store's own
+	// goroutines behind. Nothing of ours runs in them.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+	)
+}
 
 // Server starts a server of the test's own.
 func Server(t testing.TB) *embedded.Server {
@@ -79,10 +91,21 @@ func Settings(s tallyman.Settings) tallyman.Settings {
 // Create makes the pool "main" if there is none, and opens it.
 func Create(t testing.TB, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) *tallyman.Pool {
 	t.Helper()
-	if err := tallyman.Create(t.Context(), nc, "main", Settings(settings), topology); err != nil {
-		t.Fatal(err)
-	}
+	Make(t, Context(t), nc, settings, topology)
 	return Open(t, nc)
+}
+
+// Make makes the pool "main" if there is none: again and again, as tallyman init
+// does, while a cluster elects a leader, which on a busy machine it may do at any time.
+func Make(t testing.TB, ctx context.Context, nc *nats.Conn, settings tallyman.Settings, topology tallyman.Topology) {
+	t.Helper()
+	Await(t, ctx, "a leader that makes the pool", func() bool {
+		err := tallyman.Create(ctx, nc, "main", Settings(settings), topology)
+		if err != nil && !errors.Is(err, tallyman.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // Open opens the pool "main".
@@ -113,14 +136,41 @@ func Run(t testing.TB, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// Await polls until ok, and fails the test if ctx ends before.
+// patience bounds every wait for something that is sure to come. It is no
+// measure of anything: only a failing test waits for that long.
+const patience = 2 * time.Minute
+
+// Context bounds a whole test. It ends a little before the time of the test
+// binary is up, so that what was waited for in vain is named. A limit that
+// counted from here would run out on a slow machine while subtests that run in
+// parallel wait for their turn.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	limited, ok := t.(interface{ Deadline() (time.Time, bool) })
+	if !ok { // a benchmark
+		return t.Context()
+	}
+	end, ok := limited.Deadline()
+	if !ok {
+		return t.Context()
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), end.Add(-20*time.Second))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Await polls until ok, and fails the test if ctx ends before, or after two minutes.
 func Await(t testing.TB, ctx context.Context, what string, ok func() bool) {
 	t.Helper()
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
+		case <-enough.C:
+			t.Fatalf("waited in vain for %s", what)
 		case <-ctx.Done():
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -273,6 +273,7 @@ func TestInspect(t *testing.T) {
 		{"an upward edge", "command/a.go", "package command\n" + ours("stream"), "command must not import stream: it is the vocabulary"},
 		{"a sideways edge", "kvstate/a.go", "package kvstate\n" + ours("stream"), "kvstate must not import stream: records must be readable"},
 		{"the root from below", "stream/a.go", "package stream\n" + ours("."), "stream must not import the root package: "},
+		{"the root in the sweeper", "internal/sweep/a.go", "package sweep\n" + ours("."), "internal/sweep must not import the root package: what may be swept"},
 		{"a server in the root", "a.go", "package tallyman\n" + ours("embedded"), "the root package must not import embedded: users link"},
 		{"a command from the root", "a.go", "package tallyman\n" + ours("cmd/worker"), "must not import cmd/worker"},
 		{"the pipeline from the stream", "stream/a.go", "package stream\n" + ours("internal/pipeline"), ""},

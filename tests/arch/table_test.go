@@ -21,7 +21,7 @@ type rule struct {
 // are listed may be missing; a package that is not listed is an error.
 var table = map[string]rule{
 	root: {
-		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline", "internal/failpoint"},
+		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline", "internal/sweep", "internal/failpoint"},
 		why: "users link what the root links: an in-process server, handlers for other languages and command lines are theirs to choose",
 	},
 	"command": {
@@ -29,6 +29,10 @@ var table = map[string]rule{
 	},
 	"internal/pipeline": {
 		why: "it pipelines publishes for stream and kvstate alike and knows neither commands nor records",
+	},
+	"internal/sweep": {
+		may: []string{"command", "internal/pipeline", "kvstate", "stream"},
+		why: "what may be swept is proved from the stream and its records; what a worker has acked, and how follow-ups are born, it is told",
 	},
 	"internal/memory": {
 		may: []string{"command", "internal/pipeline", "kvstate", "stream"},

@@ -3,10 +3,6 @@ package docs_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,97 +10,16 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
-	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/desk"
-	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/story"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds what must happen; denial is how long a request may take that must not.
-const (
-	patience = 30 * time.Second
-	denial   = 2 * time.Second
-)
-
-// block returns what stands between two markers of a document, without its fence.
-func block(t *testing.T, path, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, ok := strings.Cut(string(text), "<!-- "+name+": begin -->\n```")
-	if !ok {
-		t.Fatalf("%s has no block %q", path, name)
-	}
-	_, after, _ = strings.Cut(after, "\n") // the language of the fence
-	inside, _, ok := strings.Cut(after, "```\n<!-- "+name+": end -->")
-	if !ok {
-		t.Fatalf("%s: the block %q does not end", path, name)
-	}
-	return inside
-}
-
-// serve starts a server with the users of a document, and says how they
-// connect to it and open the pool. User "all" may do everything, for the test itself.
-func serve(ctx context.Context, t *testing.T, users string) (connect func(user string) *nats.Conn, open func(user string) *tallyman.Pool) {
-	t.Helper()
-	const first = "{ user: producer,"
-	if !strings.Contains(users, first) {
-		t.Fatalf("the block has no %q", first)
-	}
-	users = strings.Replace(users, first, "{ user: all, password: change-me }\n"+first, 1)
-	config := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(config, []byte(users), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server, err := embedded.Start(embedded.Config{ConfigFile: config, Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	connect = func(user string) *nats.Conn {
-		t.Helper()
-		nc, err := tallyman.Connect(server.URL(), nats.UserInfo(user, "change-me"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		return nc
-	}
-	open = func(user string) *tallyman.Pool {
-		t.Helper()
-		p, err := tallyman.Open(ctx, connect(user), "main")
-		if err != nil {
-			t.Fatalf("open as %s: %v", user, err)
-		}
-		t.Cleanup(func() { _ = p.Close() })
-		return p
-	}
-	return connect, open
-}
 
 func TestPermissions_OfOperations(t *testing.T) {
 	for _, removal := range []tallyman.Removal{tallyman.RemovalAck, tallyman.RemovalSweep} {
 		t.Run("removal by "+string(removal), func(t *testing.T) { permissions(t, removal) })
 	}
-}
-
-// denials is the log of a worker that is to be denied nothing. Only the worker writes to it.
-type denials struct {
-	found bool
-	text  string
-}
-
-func (d *denials) Write(p []byte) (int, error) {
-	if line := string(p); strings.Contains(line, "denied") || strings.Contains(line, "may not") {
-		d.found, d.text = true, line
-	}
-	return len(p), nil
 }
 
 func permissions(t *testing.T, removal tallyman.Removal) {
@@ -139,17 +54,9 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 		t.Errorf("submit while it is pending: got %+v, %v, want it absorbed", s, err)
 	}
 
-	mux := &tallyman.Mux{}
-	mux.Handle("parent", tallyman.HandlerFunc(func(ctx context.Context, claim *tallyman.Claim) (tallyman.Result, error) {
-		if err := claim.Progress(ctx, uint64(claim.Attempt()), nil); err != nil {
-			return tallyman.Result{}, err
-		}
-		if claim.Attempt() == 1 {
-			return tallyman.Result{}, errors.New("once more") // a nak, then a takeover
-		}
-		return tallyman.Result{}, claim.FollowUp(tallyman.Command{Kind: "child"})
-	}))
-	mux.Handle("child", tallyman.HandlerFunc(func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
+	worker := work(t, open("worker"), handlers(func(claim *tallyman.Claim) error {
+		return claim.FollowUp(tallyman.Command{Kind: "child"})
+	}, func(ctx context.Context, _ *tallyman.Claim) (tallyman.Result, error) {
 		select {
 		case <-beaten:
 			return tallyman.Result{}, nil
@@ -157,50 +64,20 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			return tallyman.Result{}, context.Cause(ctx)
 		}
 	}))
-	mux.Handle("reject", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
-		return tallyman.Result{}, tallyman.Reject(errors.New("never"))
-	}))
-	log := &denials{}
-	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- worker.Run(running) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("run as worker: %v", err)
-		}
-		if log.found {
-			t.Errorf("the worker was denied something: %s", log.text)
-		}
-	})
-
 	for _, id := range []string{"p", "p/1"} {
-		if r, err := producer.Wait(ctx, id); err != nil || r.State != tallyman.Completed {
-			t.Fatalf("wait for %s as producer: got %+v, %v, want it completed", id, r, err)
-		}
+		completed(ctx, t, producer, id)
 	}
 	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
 		t.Errorf("submit when it is completed: got %+v, %v, want it absorbed", s, err)
 	}
 	t.Run("what is settled leaves the stream", func(t *testing.T) {
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for left := uint64(1); left > 0; {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				t.Fatalf("%d commands are left", left)
-			}
+		pooltest.Await(t, ctx, "an empty stream", func() bool {
 			state, err := producer.Commands().State(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			left = state.Messages
-		}
+			return state.Messages == 0
+		})
 	})
 	t.Run("a worker can write records and tell that it can", func(t *testing.T) {
 		if err := worker.Ready(ctx); err != nil {
@@ -267,12 +144,7 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			t.Errorf("resume: %v", err)
 		}
 		for _, id := range []string{"to-requeue", "to-resolve", "to-discard"} {
-			if _, err := producer.Submit(ctx, tallyman.Command{ID: id, Kind: "reject"}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := producer.Wait(ctx, id); !errors.Is(err, tallyman.ErrParked) {
-				t.Fatalf("wait for %s: got %v, want it parked", id, err)
-			}
+			reject(ctx, t, producer, id)
 		}
 		if counts, err := d.RequeueMany(ctx, act, desk.Bulk{IDs: []string{"to-requeue"}}); err != nil || counts.Done != 1 {
 			t.Errorf("requeue: got %+v, %v", counts, err)
@@ -294,27 +166,14 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			if err := tallyman.Create(short, connect(user), "other", settings, tallyman.Topology{}); err == nil {
 				t.Error("create: got nil, want an error")
 			}
-			pool := open(user)
-			for _, key := range []command.Token{kvstate.KeySettings, "_audit"} {
-				short, cancel := context.WithTimeout(ctx, denial)
-				defer cancel()
-				e, err := pool.Records().Read(short, key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := pool.Records().PutWait(short, key, []byte("{}"), e.Revision); !errors.Is(err, kvstate.ErrDenied) {
-					t.Errorf("write %s: got %v, want %v", key, err, kvstate.ErrDenied)
-				}
-			}
+			deniedSettings(ctx, t, open(user).Records())
 		})
 	}
 	t.Run("a producer writes no record and a reader submits nothing", func(t *testing.T) {
-		short, cancel := context.WithTimeout(ctx, denial)
-		defer cancel()
-		if err := producer.Records().PutWait(short, "p", []byte("x"), 0); !errors.Is(err, kvstate.ErrDenied) {
+		if err := producer.Records().PutWait(ctx, "p", []byte("x"), 0); !errors.Is(err, kvstate.ErrDenied) {
 			t.Errorf("write as producer: got %v, want %v", err, kvstate.ErrDenied)
 		}
-		if _, err := open("reader").Submit(short, tallyman.Command{ID: "r", Kind: "child"}); !errors.Is(err, tallyman.ErrDenied) {
+		if _, err := open("reader").Submit(ctx, tallyman.Command{ID: "r", Kind: "child"}); !errors.Is(err, tallyman.ErrDenied) {
 			t.Errorf("submit as reader: got %v, want %v", err, tallyman.ErrDenied)
 		}
 	})

@@ -2,9 +2,7 @@ package docs_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -60,50 +58,18 @@ func TestPermissions_OfAShardedPool(t *testing.T) {
 		}
 	}
 
-	mux := &tallyman.Mux{}
-	mux.Handle("parent", tallyman.HandlerFunc(func(ctx context.Context, claim *tallyman.Claim) (tallyman.Result, error) {
-		if err := claim.Progress(ctx, uint64(claim.Attempt()), nil); err != nil {
-			return tallyman.Result{}, err
-		}
-		if claim.Attempt() == 1 {
-			return tallyman.Result{}, errors.New("once more") // a nak, then a takeover
-		}
+	worker := work(t, open("worker"), handlers(func(claim *tallyman.Claim) error {
 		for shard := range shards {
 			if err := claim.FollowUp(tallyman.Command{ID: in(shard, claim.ID()), Kind: "child"}); err != nil {
-				return tallyman.Result{}, err
+				return err
 			}
 		}
-		return tallyman.Result{}, nil
-	}))
-	mux.Handle("child", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
-		return tallyman.Result{}, nil
-	}))
-	mux.Handle("reject", tallyman.HandlerFunc(func(context.Context, *tallyman.Claim) (tallyman.Result, error) {
-		return tallyman.Result{}, tallyman.Reject(errors.New("never"))
-	}))
-	worker, err := open("worker").NewWorker(tallyman.WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- worker.Run(running) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("run as worker: %v", err)
-		}
-	})
-	completed := func(id string) {
-		t.Helper()
-		if r, err := producer.Wait(ctx, id); err != nil || r.State != tallyman.Completed {
-			t.Fatalf("wait for %s as producer: got %+v, %v, want it completed", id, r, err)
-		}
-	}
+		return nil
+	}, func(context.Context, *tallyman.Claim) (tallyman.Result, error) { return tallyman.Result{}, nil }))
 	for shard := range shards {
-		completed(in(shard, "p"))
+		completed(ctx, t, producer, in(shard, "p"))
 		for child := range shards {
-			completed(in(child, in(shard, "p")))
+			completed(ctx, t, producer, in(child, in(shard, "p")))
 		}
 	}
 	if err := worker.Ready(ctx); err != nil {
@@ -117,7 +83,7 @@ func TestPermissions_OfAShardedPool(t *testing.T) {
 			if _, err := nc.RequestWithContext(ctx, producer.Commands().Subject("default", "child", command.Token(id)), nil); err != nil {
 				t.Fatalf("publish: %v", err)
 			}
-			completed(id)
+			completed(ctx, t, producer, id)
 		}
 	})
 	for _, user := range []string{"producer", "reader"} {
@@ -143,12 +109,7 @@ func TestPermissions_OfAShardedPool(t *testing.T) {
 				t.Errorf("scan: %v", err)
 			}
 			id := in(shard, "reject")
-			if _, err := producer.Submit(ctx, tallyman.Command{ID: id, Kind: "reject"}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := producer.Wait(ctx, id); !errors.Is(err, tallyman.ErrParked) {
-				t.Fatalf("wait for %s: got %v, want it parked", id, err)
-			}
+			reject(ctx, t, producer, id)
 			mine := open("desk").Shards()[shard]
 			d, act := desk.New(mine.Commands, mine.Records), desk.Act{By: "ann"}
 			if _, err := d.Requeue(ctx, act, id); err != nil {
@@ -168,17 +129,7 @@ func TestPermissions_OfAShardedPool(t *testing.T) {
 	for _, user := range []string{"producer", "worker", "reader", "desk"} {
 		t.Run("a "+user+" changes neither settings nor sealed books of a shard", func(t *testing.T) {
 			for _, at := range open(user).Shards() {
-				for _, key := range []command.Token{kvstate.KeySettings, kvstate.KeyAudit} {
-					short, cancel := context.WithTimeout(ctx, denial)
-					defer cancel()
-					e, err := at.Records.Read(short, key)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := at.Records.PutWait(short, key, []byte("{}"), e.Revision); !errors.Is(err, kvstate.ErrDenied) {
-						t.Errorf("write %s of shard %d: got %v, want %v", key, at.Index, err, kvstate.ErrDenied)
-					}
-				}
+				deniedSettings(ctx, t, at.Records)
 			}
 		})
 	}

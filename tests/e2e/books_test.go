@@ -67,7 +67,7 @@ func (s *stand) readBooks(t *testing.T) *books {
 	b := &books{owners: map[place][]string{}, records: map[string]*kvstate.Record{}}
 	for _, shard := range s.pool.Shards() {
 		await(t, "the witness to have seen every revision", func() bool {
-			str, err := s.js.Stream(ctx, "KV_"+shard.Records.Bucket())
+			str, err := s.js.Stream(t.Context(), "KV_"+shard.Records.Bucket())
 			if err != nil {
 				return false
 			}

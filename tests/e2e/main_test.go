@@ -3,11 +3,14 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pgtest"
@@ -33,7 +36,13 @@ func TestMain(m *testing.M) {
 
 // serve is a server process: it prints its address and ends with its input.
 func serve(dir, listen string) int {
-	s, err := embedded.Start(embedded.Config{Dir: dir, Listen: listen, SyncAlways: os.Getenv(serverSyncEnv) != ""})
+	cfg := embedded.Config{Dir: dir, Listen: listen, SyncAlways: os.Getenv(serverSyncEnv) != ""}
+	s, err := embedded.Start(cfg)
+	// While the one before it was down, somebody else may have been given its port.
+	for end := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		<-time.After(50 * time.Millisecond)
+		s, err = embedded.Start(cfg)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -146,7 +146,7 @@ func appendTo(t *testing.T, path string) *os.File {
 
 // patience bounds every wait for something that is sure to come. It is no
 // measure of anything: only a failing test waits for that long.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // await polls until cond holds.
 func await(t *testing.T, what string, cond func() bool) {

@@ -98,7 +98,7 @@ func (s *stand) relay(t *testing.T, db *ledger, env ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(producer, "relay", "--db", db.dsn, "--server", s.url, "--lease", "2s", "--poll", "50ms")
+	cmd := exec.Command(producer, "relay", "--db", db.dsn, "--server", s.url, "--lease", "5s", "--poll", "50ms")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = appendTo(t, s.path("workers.log"))
 	return launch(t, cmd)

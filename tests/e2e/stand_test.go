@@ -35,8 +35,9 @@ type stand struct {
 	amnesia bool
 }
 
-// short are the settings of most tests.
-var short = tallyman.Settings{Lease: time.Second, MaxAttempts: 5, BackoffMin: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond}
+// short are the settings of most tests, which wait for leases to run out. Those
+// of workers that live outlast a machine that stalls for a second or two.
+var short = tallyman.Settings{Lease: 3 * time.Second, MaxAttempts: 5, BackoffMin: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond}
 
 func newStand(t *testing.T, settings tallyman.Settings) *stand {
 	t.Helper()

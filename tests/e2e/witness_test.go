@@ -45,7 +45,7 @@ func (w *witness) follow(ctx context.Context, js jetstream.JetStream, bucket str
 	w.mu.Lock()
 	from := w.last[bucket] + 1
 	w.mu.Unlock()
-	some, cancel := context.WithTimeout(ctx, 2*time.Second)
+	some, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	cons, err := js.OrderedConsumer(some, "KV_"+bucket, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,

@@ -12,7 +12,7 @@ import (
 
 // shortLease is an ack wait that tests let run out; longLease is one they do not.
 const (
-	shortLease = 500 * time.Millisecond
+	shortLease = 1500 * time.Millisecond
 	longLease  = 5 * time.Minute
 )
 

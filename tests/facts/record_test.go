@@ -107,16 +107,16 @@ func TestFact08_Conflicts(t *testing.T) {
 
 func TestFact09_TimeToLive(t *testing.T) {
 	t.Parallel()
-	const ttl = "1s" // the shortest that the server takes
+	const ttl = "3s" // outlasts a machine that stalls before it has looked
 	t.Run("Update makes a key with a TTL permanent", func(t *testing.T) {
 		t.Parallel()
 		f := onServer(t, "records with a TTL are written by publishing, never by Update")
 		kv, _ := f.bucket(1, time.Hour)
-		rev, err := kv.Create(f.ctx, "updated", nil, jetstream.KeyTTL(time.Second))
+		rev, err := kv.Create(f.ctx, "updated", nil, jetstream.KeyTTL(3*time.Second))
 		f.must(err)
 		_, err = kv.Update(f.ctx, "updated", nil, rev)
 		f.must(err)
-		_, err = kv.Create(f.ctx, "control", nil, jetstream.KeyTTL(time.Second))
+		_, err = kv.Create(f.ctx, "control", nil, jetstream.KeyTTL(3*time.Second))
 		f.must(err)
 		f.gone(kv, "control") // it was written last, and goes alone
 		if _, err := kv.Get(f.ctx, "updated"); err != nil {

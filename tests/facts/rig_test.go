@@ -21,7 +21,7 @@ import (
 
 // patience bounds every wait for something that is sure to come. It is no
 // measure of anything: only a failing test waits for that long.
-const patience = 90 * time.Second
+const patience = 2 * time.Minute
 
 var (
 	sharedServer  shared[*embedded.Server]

@@ -258,8 +258,7 @@ func TestGroup_KilledInTheMiddle(t *testing.T) {
 
 func killInTheMiddle(t *testing.T, url string, settings tallyman.Settings, replicas int, kill func(round int) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	ctx := pooltest.Context(t)
 	r := &rivals{}
 	first := pooltest.Connect(t, url)
 	r.pools[0] = pooltest.Create(t, first, settings, tallyman.Topology{Replicas: replicas})

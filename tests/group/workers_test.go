@@ -36,8 +36,7 @@ const (
 
 func newCrew(t *testing.T, url string) *crew {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
+	ctx := pooltest.Context(t)
 	c := &crew{t: t, ctx: ctx, nc: pooltest.Connect(t, url)}
 	settings := tallyman.Settings{
 		Commit: tallyman.CommitGroup, Lease: 5 * time.Second, MaxAttempts: 100,

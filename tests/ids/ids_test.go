@@ -31,7 +31,7 @@ func connect(t *testing.T) (context.Context, jetstream.JetStream) {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("the server did not start")
 	}
 	closed := make(chan struct{})
@@ -44,7 +44,7 @@ func connect(t *testing.T) (context.Context, jetstream.JetStream) {
 	if err != nil {
 		t.Fatalf("jetstream: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx, js
 }

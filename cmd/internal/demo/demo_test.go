@@ -37,7 +37,7 @@ func build(m *testing.M) int {
 // the test if the demo leaves anything behind in its temporary directory.
 func tally(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	temp := t.TempDir()
 	cmd := exec.CommandContext(ctx, binary, append([]string{"demo"}, args...)...)
@@ -121,9 +121,11 @@ func TestDemo_Books(t *testing.T) {
 		t.Parallel()
 		books := balancedBooks(t, "--dir", files(t, 1), "--workers", "1", "--kills", "1", "--freezes", "1")
 		expect(t, books, map[string]any{
-			"files": 1, "submitted": 3, "absorbed": 2, "completed": 1, "receipts": 1, "executions": 3,
-			"lost": 0, "doubled": 0, "verified": 1, "kills": 1, "freezes": 1, "takeovers": 2, "refused": 1, "balanced": true,
+			"files": 1, "submitted": 3, "absorbed": 2, "completed": 1, "receipts": 1,
+			"lost": 0, "doubled": 0, "verified": 1, "kills": 1, "freezes": 1, "balanced": true,
 		})
+		// More where the machine stalls for longer than a lease.
+		atLeast(t, books, map[string]float64{"takeovers": 2, "refused": 1, "executions": 3})
 	})
 	t.Run("say what happened to whom", func(t *testing.T) {
 		t.Parallel()

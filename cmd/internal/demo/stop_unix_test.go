@@ -62,7 +62,7 @@ func TestDemo_Interrupt(t *testing.T) {
 func gone(pid int) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
 		if syscall.Kill(pid, 0) != nil {
 			return true
 		}

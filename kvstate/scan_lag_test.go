@@ -1,4 +1,4 @@
-package kvstate
+package kvstate_test
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // behind plays a cluster of which one replica lags: as many consumers as
@@ -32,39 +32,45 @@ func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.
 	return b.replica.CreateConsumer(ctx, name, cfg)
 }
 
-// leaderless plays a cluster that elects a leader: requests about the stream
-// find nobody, the first times that it says; below 0 for ever.
+// leaderless plays a cluster that elects a leader: once armed, requests about the
+// stream find nobody, the first times that it says; below 0 for ever.
 type leaderless struct {
 	jetstream.JetStream
 	streams, consumers int
 }
 
 func (l *leaderless) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
-	if l.streams--; l.streams != -1 {
+	if l.streams != 0 {
+		l.streams--
 		return nil, nats.ErrNoResponders
 	}
-	l.streams = 0
 	return l.JetStream.Stream(ctx, name)
 }
 
 func (l *leaderless) CreateConsumer(ctx context.Context, name string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	if l.consumers--; l.consumers != -1 {
+	if l.consumers != 0 {
+		l.consumers--
 		return nil, &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}
 	}
-	l.consumers = 0
 	return l.JetStream.CreateConsumer(ctx, name, cfg)
 }
 
 // TestScan_OfABucketThatNobodyLeads: an election makes a scan wait, not fail.
 func TestScan_OfABucketThatNobodyLeads(t *testing.T) {
 	t.Parallel()
+	led := func(t *testing.T, streams, consumers int) *kvstate.Store {
+		t.Helper()
+		l := &leaderless{JetStream: bucketOf(t, 3)}
+		s := openBucket(t, l)
+		l.streams, l.consumers = streams, consumers
+		return s
+	}
 	for _, times := range [][2]int{{2, 0}, {0, 2}, {1, 1}} {
 		t.Run(fmt.Sprintf("%d and %d requests find nobody", times[0], times[1]), func(t *testing.T) {
 			t.Parallel()
-			s := bucketOf(t, 3)
-			s.js = &leaderless{JetStream: s.js, streams: times[0], consumers: times[1]}
 			visited := 0
-			if err := s.Scan(t.Context(), func(Entry) error { visited++; return nil }); err != nil || visited != 3 {
+			err := led(t, times[0], times[1]).Scan(t.Context(), func(kvstate.Entry) error { visited++; return nil })
+			if err != nil || visited != 3 {
 				t.Errorf("got %d visited, %v; want three", visited, err)
 			}
 		})
@@ -72,72 +78,58 @@ func TestScan_OfABucketThatNobodyLeads(t *testing.T) {
 	for _, times := range [][2]int{{-1, 0}, {0, -1}} {
 		t.Run(fmt.Sprintf("for ever: %v", times), func(t *testing.T) {
 			t.Parallel()
-			s := bucketOf(t, 3)
-			s.js = &leaderless{JetStream: s.js, streams: times[0], consumers: times[1]}
+			s := led(t, times[0], times[1])
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			if err := s.Scan(ctx, func(Entry) error { return nil }); !errors.Is(err, ErrUnavailable) {
-				t.Errorf("got %v, want %v", err, ErrUnavailable)
+			if err := s.Scan(ctx, func(kvstate.Entry) error { return nil }); !errors.Is(err, kvstate.ErrUnavailable) {
+				t.Errorf("got %v, want %v", err, kvstate.ErrUnavailable)
 			}
 		})
 	}
 	t.Run("an error of visit is not asked again about", func(t *testing.T) {
 		t.Parallel()
-		s := bucketOf(t, 3)
 		visited := 0
-		if err := s.Scan(t.Context(), func(Entry) error { visited++; return nats.ErrNoResponders }); !errors.Is(err, nats.ErrNoResponders) || visited != 1 {
+		err := led(t, 0, 0).Scan(t.Context(), func(kvstate.Entry) error { visited++; return nats.ErrNoResponders })
+		if !errors.Is(err, nats.ErrNoResponders) || visited != 1 {
 			t.Errorf("got %d visited, %v; want one and its error", visited, err)
 		}
 	})
 }
 
-// bucketOf starts a server with a bucket that holds records 0 to n-1.
-func bucketOf(t *testing.T, n int) *Store {
+// bucketOf starts a server with a bucket that holds records 0 to n-1, and nothing else.
+func bucketOf(t *testing.T, n int) jetstream.JetStream {
 	t.Helper()
-	ctx := t.Context()
-	srv, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
+	js := pooltest.JetStream(t, pooltest.Connect(t, pooltest.Server(t).URL()))
+	if err := kvstate.Create(t.Context(), js, kvstate.Config{Pool: "main"}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(srv.Close)
-	nc, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
+	s := openBucket(t, js)
+	for i := range n {
+		write(t, s, &kvstate.Record{ID: fmt.Sprint(i), Kind: "echo", State: kvstate.Claimed})
 	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := pipeline.New(nc, pipeline.Config{})
+	return js
+}
+
+func openBucket(t *testing.T, js jetstream.JetStream) *kvstate.Store {
+	t.Helper()
+	pipe, err := pipeline.New(js.Conn(), pipeline.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pipe.Close() }) // never fails
-	if err := Create(ctx, js, Config{Pool: "main"}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(ctx, nc, js, pipe, Config{Pool: "main"})
+	s, err := kvstate.Open(t.Context(), js.Conn(), js, pipe, kvstate.Config{Pool: "main"})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for i := range n {
-		id := fmt.Sprint(i)
-		if _, err := s.WriteWait(ctx, command.Token(id), &Record{ID: id, Kind: "echo", State: Claimed}); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return s
 }
 
 // lagging returns a bucket with records 0 to n-1, which may be read from a
 // replica that knows the first known of them alone.
-func lagging(t *testing.T, n, known int) (*Store, *behind) {
+func lagging(t *testing.T, n, known int) (*kvstate.Store, *behind) {
 	t.Helper()
-	s := bucketOf(t, n)
-	b := &behind{JetStream: s.js, replica: bucketOf(t, known).js}
-	s.js = b
-	return s, b
+	b := &behind{JetStream: bucketOf(t, n), replica: bucketOf(t, known)}
+	return openBucket(t, b), b
 }
 
 // TestScan_OfAReplicaThatLags: whatever replica a scan is read from, it visits
@@ -151,7 +143,7 @@ func TestScan_OfAReplicaThatLags(t *testing.T) {
 				s, b := lagging(t, 10, known)
 				b.times = times
 				var got []uint64
-				if err := s.Scan(t.Context(), func(e Entry) error { got = append(got, e.Revision); return nil }); err != nil {
+				if err := s.Scan(t.Context(), func(e kvstate.Entry) error { got = append(got, e.Revision); return nil }); err != nil {
 					t.Fatal(err)
 				}
 				if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(got, want) {
@@ -167,7 +159,7 @@ func TestScan_OfAReplicaThatLags(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		visited := 0
-		err := s.Scan(ctx, func(Entry) error { visited++; return nil })
+		err := s.Scan(ctx, func(kvstate.Entry) error { visited++; return nil })
 		if err == nil || visited != 5 {
 			t.Errorf("got %d visited and %v, want five and an error", visited, err)
 		}
@@ -175,15 +167,15 @@ func TestScan_OfAReplicaThatLags(t *testing.T) {
 	t.Run("newest entries that are gone keep nobody waiting", func(t *testing.T) {
 		t.Parallel()
 		s, b := lagging(t, 10, 10)
-		str, err := b.Stream(t.Context(), s.stream)
+		str, err := b.Stream(t.Context(), kvstate.StreamName("main"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := str.Purge(t.Context(), jetstream.WithPurgeSubject(s.prefix+"9")); err != nil {
+		if err := str.Purge(t.Context(), jetstream.WithPurgeSubject(s.Subject("9"))); err != nil {
 			t.Fatal(err)
 		}
 		visited := 0
-		if err := s.Scan(t.Context(), func(Entry) error { visited++; return nil }); err != nil || visited != 9 {
+		if err := s.Scan(t.Context(), func(kvstate.Entry) error { visited++; return nil }); err != nil || visited != 9 {
 			t.Errorf("got %d visited, %v; want nine", visited, err)
 		}
 	})

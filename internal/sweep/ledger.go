@@ -1,4 +1,4 @@
-package tallyman
+package sweep
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package tallyman
+package sweep
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 )
 
 // survey looks at every queue, and returns the highest floor of those that this worker serves.
-func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
+func (s *Sweeper) survey(ctx context.Context) (top uint64, err error) {
 	s.floors, s.limit, s.working, s.inLine = map[string]uint64{}, math.MaxUint64, 0, false
 	const fresh = 30 * time.Second
 	if s.names == nil || time.Since(s.namesAt) > fresh {
-		names, err := s.commands.QueueNames(ctx)
+		names, err := s.cfg.Commands.QueueNames(ctx)
 		switch {
 		case errors.Is(err, stream.ErrDenied):
 			s.once("names", fmt.Sprintf("this worker may not ask which queues there are, and its sweeps may delay what other queues are to deliver again: %v; allow it, see Permissions in docs/operations.md", err))
@@ -26,12 +26,12 @@ func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
 		}
 		s.names, s.namesAt = names, time.Now()
 	}
-	for _, q := range slices.Concat(s.names, s.queues) {
+	for _, q := range slices.Concat(s.names, s.cfg.Queues) {
 		if _, err := s.floor(ctx, q); err != nil {
 			return 0, err
 		}
 	}
-	for _, q := range s.queues {
+	for _, q := range s.cfg.Queues {
 		top = max(top, s.floors[q])
 	}
 	return top, nil
@@ -39,11 +39,11 @@ func (s *sweeper) survey(ctx context.Context) (top uint64, err error) {
 
 // floor is the sequence up to which the commands of a queue are acked; 0 where
 // that cannot be relied on.
-func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
+func (s *Sweeper) floor(ctx context.Context, queue string) (uint64, error) {
 	if floor, known := s.floors[queue]; known {
 		return floor, nil
 	}
-	q, err := s.commands.Queue(ctx, queue)
+	q, err := s.cfg.Commands.Queue(ctx, queue)
 	switch {
 	case errors.Is(err, stream.ErrNoQueue):
 		s.floors[queue] = 0
@@ -67,16 +67,16 @@ func (s *sweeper) floor(ctx context.Context, queue string) (uint64, error) {
 // proven returns the sequence below which every command, of one queue or of
 // all, is acked and accounted for, beginning at from, and the first that is
 // not, if it met one. Behind top it relies on the ledger alone.
-func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (below uint64, held *stream.Lying, err error) {
+func (s *Sweeper) proven(ctx context.Context, queue string, from, top uint64) (below uint64, held *stream.Lying, err error) {
 	below = from
-	for range s.terms.pages {
+	for range s.Pace.Pages {
 		if queue == "" {
 			below = s.ledger.through(below, s.limit, s.floors)
 		}
 		if below > top {
 			return below, nil, nil
 		}
-		page, more, err := s.commands.Page(ctx, queue, below, s.terms.page)
+		page, more, err := s.cfg.Commands.Page(ctx, queue, below, s.Pace.Page)
 		if err != nil {
 			return from, nil, err
 		}
@@ -99,7 +99,7 @@ func (s *sweeper) proven(ctx context.Context, queue string, from, top uint64) (b
 
 // judge returns how many commands at the beginning of a page are acked and
 // accounted for.
-func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
+func (s *Sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 	var doubtful []kvstate.Lying
 	var at []int
 	n := 0
@@ -116,14 +116,14 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 			doubtful, at = append(doubtful, kvstate.Lying{Seq: l.Seq, Token: l.Token}), append(at, n)
 		}
 	}
-	fates, err := s.records.Fates(ctx, doubtful)
+	fates, err := s.cfg.Records.Fates(ctx, doubtful)
 	if err != nil {
 		return 0, err
 	}
 	for i, f := range fates {
 		l := page[at[i]]
 		if !f.Accounted { // by a replica, which may be behind
-			if f, err = s.records.FateOf(ctx, doubtful[i]); err != nil {
+			if f, err = s.cfg.Records.FateOf(ctx, doubtful[i]); err != nil {
 				return 0, err
 			}
 		}
@@ -132,8 +132,8 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 			return at[i], nil
 		}
 		if f.Receipt != nil { // acked by whom is not known, so neither is that they are born
-			if err := s.bear(l.Token, f.Receipt); err != nil {
-				s.log.Warn("cannot submit the follow-ups of a swept receipt yet", "id", f.Receipt.ID, "error", err)
+			if err := s.cfg.Bear(l.Token, f.Receipt); err != nil {
+				s.cfg.Log.Warn("cannot submit the follow-ups of a swept receipt yet", "id", f.Receipt.ID, "error", err)
 				return at[i], nil
 			}
 		}
@@ -145,7 +145,7 @@ func (s *sweeper) judge(ctx context.Context, page []stream.Lying) (int, error) {
 // those behind it are as far as a replica knows. Either an operator let a consumer pass
 // them over, or their receipts have expired, since no worker was there to sweep before:
 // nobody but a person can tell.
-func (s *sweeper) unaccounted(first stream.Lying, page []stream.Lying, at []int, fates []kvstate.Fate) {
+func (s *Sweeper) unaccounted(first stream.Lying, page []stream.Lying, at []int, fates []kvstate.Fate) {
 	last, n := first, 0
 	for i, f := range fates {
 		if l := page[at[i]]; !f.Accounted && l.Queue == first.Queue {
@@ -158,5 +158,5 @@ func (s *sweeper) unaccounted(first stream.Lying, page []stream.Lying, at []int,
 	}
 	s.once(fmt.Sprintf("sequence %d", first.Seq), fmt.Sprintf(
 		"%s: what was passed over stays in the stream, and no worker gets it; to have it delivered again delete the consumer and run tallyman init --queue %s; if all of it had its outcome, and only the receipts have expired, take it out with: nats stream purge %s --subject '%s' --seq %d",
-		what, first.Queue, s.commands.Name(), s.commands.Subjects(first.Queue), last.Seq+1))
+		what, first.Queue, s.cfg.Commands.Name(), s.cfg.Commands.Subjects(first.Queue), last.Seq+1))
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -10,89 +10,49 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
-	"github.com/tallyman-go/tallyman/embedded"
-	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/stream"
 )
-
-// replica is a server with a stream of its own.
-type replica struct {
-	*Stream
-	stored int
-}
-
-func newReplica(t *testing.T) *replica {
-	t.Helper()
-	ctx := t.Context()
-	srv, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(srv.Close)
-	nc, err := srv.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := pipeline.New(nc, pipeline.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = pipe.Close() }) // never fails
-	if err := Create(ctx, js, Config{Pool: "main"}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(ctx, nc, js, pipe, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &replica{Stream: s}
-}
-
-// grow stores commands until there are n.
-func (r *replica) grow(t *testing.T, n int) {
-	t.Helper()
-	for ; r.stored < n; r.stored++ {
-		if _, err := r.js.Publish(t.Context(), r.Subject("default", "echo", command.Token(fmt.Sprint(r.stored))), nil); err != nil {
-			t.Error(err)
-			return
-		}
-	}
-}
 
 // lagging returns a stream that holds n commands. Direct gets are answered by a
 // replica that knows the first known alone, and has caught up once it was asked as
 // many times as times says; below 0 means never.
-func lagging(t *testing.T, n, known, times int) *Stream {
+func lagging(t *testing.T, n, known, times int) *stream.Stream {
 	t.Helper()
-	leader, other := newReplica(t), newReplica(t)
-	leader.grow(t, n)
-	other.grow(t, known)
-	str, err := leader.js.Stream(t.Context(), leader.name)
+	s, leader := newStream(t, stream.Config{})
+	_, replica := newStream(t, stream.Config{})
+	grow := func(js jetstream.JetStream, from, to int) {
+		for i := from; i < to; i++ {
+			if _, err := js.Publish(t.Context(), s.Subject("default", "echo", command.Token(fmt.Sprint(i))), nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}
+	grow(leader, 0, n)
+	grow(replica, 0, known)
+	str, err := leader.Stream(t.Context(), s.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := str.CachedInfo().Config
 	cfg.AllowDirect = false // the test answers in its place
-	if _, err := leader.js.UpdateStream(t.Context(), cfg); err != nil {
+	if _, err := leader.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	met := 0
-	if _, err := leader.nc.Subscribe("$JS.API.DIRECT.GET."+leader.name, func(m *nats.Msg) {
+	if _, err := leader.Conn().Subscribe("$JS.API.DIRECT.GET."+s.Name(), func(m *nats.Msg) {
 		if met++; times >= 0 && met > times {
-			other.grow(t, n)
+			grow(replica, known, n)
+			known = n
 		}
-		inbox := other.nc.NewInbox()
-		_, err := other.nc.Subscribe(inbox, func(a *nats.Msg) {
-			if err := leader.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: a.Header, Data: a.Data}); err != nil {
+		inbox := replica.Conn().NewInbox()
+		_, err := replica.Conn().Subscribe(inbox, func(a *nats.Msg) {
+			if err := leader.Conn().PublishMsg(&nats.Msg{Subject: m.Reply, Header: a.Header, Data: a.Data}); err != nil {
 				t.Error(err)
 			}
 		})
 		if err == nil {
-			err = other.nc.PublishRequest(m.Subject, inbox, m.Data)
+			err = replica.Conn().PublishRequest(m.Subject, inbox, m.Data)
 		}
 		if err != nil {
 			t.Error(err)
@@ -100,7 +60,7 @@ func lagging(t *testing.T, n, known, times int) *Stream {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return leader.Stream
+	return s
 }
 
 // TestSequences_OfAReplicaThatLags: whichever replica answers, the walk visits

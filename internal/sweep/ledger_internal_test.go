@@ -1,6 +1,7 @@
-package tallyman
+package sweep
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -97,6 +98,12 @@ func TestLedger(t *testing.T) {
 		}
 		if got := len(l.acked["a"].chunks); got != ledgerChunks {
 			t.Errorf("chunks: got %d, want %d", got, ledgerChunks)
+		}
+		for i := range ledgerQueues + 5 {
+			l.hear(fmt.Sprint("none-", i), made, []stream.Run{{From: 1, Count: 1}})
+		}
+		if got := len(l.acked); got != ledgerQueues {
+			t.Errorf("queues: got %d, want %d", got, ledgerQueues)
 		}
 	})
 }
