@@ -35,6 +35,10 @@ const (
 	scanPatience  = time.Minute
 )
 
+// scanAway is how long a scan asks again while nobody leads the bucket's stream,
+// as during an election and when the lead is passed on.
+const scanAway = 10 * time.Second
+
 // errBehind means that the replicas that answered lag behind the leader.
 var errBehind = errors.New("a replica lags behind the leader, and entries are missing from it; try again")
 
@@ -50,6 +54,9 @@ var errInterrupted = errors.New("the server stopped sending; try again")
 // On a replicated bucket one replica is read, which may lag: that what the leader had
 // when the scan began was met is checked, and what is missing is read again from whatever
 // replica answers then. Where none catches up until ctx ends, or for a minute, the scan fails.
+//
+// While nobody leads the bucket's stream it asks again, for 10 s at most; then the
+// error matches ErrUnavailable.
 //
 // A key that is written during the scan may come a second time, with its newer
 // revision.
@@ -67,14 +74,18 @@ func (s *Store) Markers(ctx context.Context, visit func(Entry) error) error {
 }
 
 func (p *scanning) run(ctx context.Context) error {
-	end, err := p.store.LastRevision(ctx)
+	var end uint64
+	err := p.led(ctx, func() (err error) {
+		end, err = p.store.LastRevision(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	pause := scanPause
 	for since := time.Now(); ; {
 		began := p.last
-		err := p.pass(ctx)
+		err := p.led(ctx, func() error { return p.pass(ctx) })
 		switch {
 		case p.refused || ctx.Err() != nil && err != nil:
 			return err
@@ -98,6 +109,25 @@ func (p *scanning) run(ctx context.Context) error {
 			return fmt.Errorf("kvstate: scan %s: %w: %w", p.store.stream, errBehind, err)
 		}
 		pause = min(2*pause, scanPauseMost)
+	}
+}
+
+// led calls do, again and again while nobody leads the stream and do visits nothing.
+func (p *scanning) led(ctx context.Context, do func() error) error {
+	began := p.last
+	pause := scanPause
+	for since := time.Now(); ; pause = min(2*pause, scanPauseMost) {
+		err := do()
+		if p.refused {
+			return err // as visit returned it
+		}
+		err = pipeline.Away(err)
+		if !errors.Is(err, pipeline.ErrNoResponders) || p.last != began || time.Since(since) > scanAway {
+			return err
+		}
+		if pipeline.Sleep(ctx, pause) != nil {
+			return err
+		}
 	}
 }
 

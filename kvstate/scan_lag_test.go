@@ -2,11 +2,13 @@ package kvstate_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
@@ -28,6 +30,70 @@ func (b *behind) CreateConsumer(ctx context.Context, name string, cfg jetstream.
 	}
 	b.met++
 	return b.replica.CreateConsumer(ctx, name, cfg)
+}
+
+// leaderless plays a cluster that elects a leader: once armed, requests about the
+// stream find nobody, the first times that it says; below 0 for ever.
+type leaderless struct {
+	jetstream.JetStream
+	streams, consumers int
+}
+
+func (l *leaderless) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if l.streams != 0 {
+		l.streams--
+		return nil, nats.ErrNoResponders
+	}
+	return l.JetStream.Stream(ctx, name)
+}
+
+func (l *leaderless) CreateConsumer(ctx context.Context, name string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if l.consumers != 0 {
+		l.consumers--
+		return nil, &jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}
+	}
+	return l.JetStream.CreateConsumer(ctx, name, cfg)
+}
+
+// TestScan_OfABucketThatNobodyLeads: an election makes a scan wait, not fail.
+func TestScan_OfABucketThatNobodyLeads(t *testing.T) {
+	t.Parallel()
+	led := func(t *testing.T, streams, consumers int) *kvstate.Store {
+		t.Helper()
+		l := &leaderless{JetStream: bucketOf(t, 3)}
+		s := openBucket(t, l)
+		l.streams, l.consumers = streams, consumers
+		return s
+	}
+	for _, times := range [][2]int{{2, 0}, {0, 2}, {1, 1}} {
+		t.Run(fmt.Sprintf("%d and %d requests find nobody", times[0], times[1]), func(t *testing.T) {
+			t.Parallel()
+			visited := 0
+			err := led(t, times[0], times[1]).Scan(t.Context(), func(kvstate.Entry) error { visited++; return nil })
+			if err != nil || visited != 3 {
+				t.Errorf("got %d visited, %v; want three", visited, err)
+			}
+		})
+	}
+	for _, times := range [][2]int{{-1, 0}, {0, -1}} {
+		t.Run(fmt.Sprintf("for ever: %v", times), func(t *testing.T) {
+			t.Parallel()
+			s := led(t, times[0], times[1])
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := s.Scan(ctx, func(kvstate.Entry) error { return nil }); !errors.Is(err, kvstate.ErrUnavailable) {
+				t.Errorf("got %v, want %v", err, kvstate.ErrUnavailable)
+			}
+		})
+	}
+	t.Run("an error of visit is not asked again about", func(t *testing.T) {
+		t.Parallel()
+		visited := 0
+		err := led(t, 0, 0).Scan(t.Context(), func(kvstate.Entry) error { visited++; return nats.ErrNoResponders })
+		if !errors.Is(err, nats.ErrNoResponders) || visited != 1 {
+			t.Errorf("got %d visited, %v; want one and its error", visited, err)
+		}
+	})
 }
 
 // bucketOf starts a server with a bucket that holds records 0 to n-1, and nothing else.

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// initPatience is how long init keeps trying while the cluster is not ready.
+	// initPatience is how long init, and status, keep trying while the cluster is not ready.
 	initPatience = 30 * time.Second
 	// initTry bounds one try, or a third of the patience does if that is more: a stream
 	// without a leader answers nothing.

@@ -147,15 +147,18 @@ func noStates() map[kvstate.State]uint64 {
 // added to unserved.
 func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, unserved map[string]unservedView) (shardView, error) {
 	v := shardView{Shard: at.Index, Bucket: at.Records.Bucket(), Queues: []queueView{}, States: noStates()}
-	state, err := at.Commands.State(ctx)
+	var state stream.State
+	var queues []stream.Queue
+	err := persist(ctx, initPatience, nil, func(ctx context.Context) (err error) {
+		if state, err = at.Commands.State(ctx); err == nil {
+			queues, err = at.Commands.Queues(ctx)
+		}
+		return err
+	})
 	if err != nil {
 		return v, err
 	}
 	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
-	queues, err := at.Commands.Queues(ctx)
-	if err != nil {
-		return v, err
-	}
 	served, idle := uint64(0), true
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)

@@ -30,7 +30,8 @@ type Stored struct {
 }
 
 // Get returns the one message of a stream for which query asks, as the stream's
-// leader has it. An *APIError with code 10037 means that there is none.
+// leader has it. An *APIError with code 10037 means that there is none. While there
+// is no leader the error matches ErrNoResponders.
 func (p *Pipe) Get(ctx context.Context, stream string, query map[string]any) (Stored, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
@@ -52,6 +53,9 @@ func (p *Pipe) Get(ctx context.Context, stream string, query map[string]any) (St
 	}
 	if err := json.Unmarshal(m.Data, &got); err != nil {
 		return Stored{}, fmt.Errorf("%w: %w", ErrGarbled, err)
+	}
+	if got.Error != nil && got.Error.Status == 503 { // no leader, not enabled
+		return Stored{}, fmt.Errorf("%w: %w", ErrNoResponders, got.Error)
 	}
 	if got.Error != nil {
 		return Stored{}, got.Error
