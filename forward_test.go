@@ -176,7 +176,7 @@ func TestForward_AfterACrash(t *testing.T) {
 func TestForward_ShardIsFull(t *testing.T) {
 	t.Parallel()
 	settings := spread()
-	settings.Lease = tallyman.MinLease // strays are given up soon
+	settings.Lease, settings.MaxAttempts = tallyman.MinLease, 100 // strays are given up soon, and what else loses that lease comes again
 	r := newRig(t, settings, tallyman.Topology{Queues: []string{"default", "nobody"}})
 	s, err := r.js.Stream(r.ctx, "main_2_commands")
 	if err != nil {

@@ -31,10 +31,28 @@ func (l *logger) Tracef(string, ...any)           {}
 func (l *logger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	if l.fatal == nil {
-		l.fatal = fmt.Errorf(format, v...)
+		l.fatal = fatal{fmt.Sprintf(format, v...), v}
 	}
 	l.mu.Unlock()
 	l.log(slog.LevelError, format, v)
+}
+
+// fatal is why a server gave up. It is, by errors.Is, what the server names as
+// the cause: a port that somebody else took just before is worth another try.
+type fatal struct {
+	text string
+	args []any
+}
+
+func (f fatal) Error() string { return f.text }
+
+func (f fatal) Unwrap() (causes []error) {
+	for _, a := range f.args {
+		if err, ok := a.(error); ok {
+			causes = append(causes, err)
+		}
+	}
+	return causes
 }
 
 func (l *logger) failure() error {
