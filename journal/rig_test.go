@@ -48,10 +48,10 @@ func newRig(t testing.TB) *rig {
 	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{})
 }
 
-// newMortalRig is newRig for tests that wait until the lease of a relay has run out.
+// newMortalRig is newRig for tests that wait until the lease of a relay, or of a worker, has run out.
 func newMortalRig(t testing.TB) *rig {
 	t.Helper()
-	return newRigWith(t, tallyman.Settings{}, tallyman.Topology{}, journal.Config{Lease: 5 * time.Second})
+	return newRigWith(t, tallyman.Settings{Lease: 5 * time.Second}, tallyman.Topology{}, journal.Config{Lease: 5 * time.Second})
 }
 
 func newRigWith(t testing.TB, settings tallyman.Settings, topology tallyman.Topology, cfg journal.Config) *rig {
