@@ -25,6 +25,7 @@ func TestDrain(t *testing.T) {
 		s.submit(t, "gate", "d", "gate")
 		s.began(t, "d", 1)
 		a.signal(t, syscall.SIGTERM)
+		await(t, "the drain to begin", func() bool { return s.logged(t, "worker drains") })
 		s.submit(t, "log", "late", "x")
 		s.open(t, "gate")
 		state := a.waitEnd(t, "it was to drain")
