@@ -87,8 +87,8 @@ func cell(s string) string {
 	return s
 }
 
-// Retry is the command that has failed rows tried again.
-type Retry struct {
+// failedRows names rows to decide about.
+type failedRows struct {
 	ofOutbox `embed:""`
 
 	IDs []string `arg:"" optional:"" name:"id" help:"Ids of failed rows."`
@@ -96,45 +96,43 @@ type Retry struct {
 }
 
 // Validate checks what the parser cannot.
-func (r *Retry) Validate() error { return someOrAll(r.IDs, r.All) }
-
-// Run makes the rows pending again.
-func (r *Retry) Run(ctx context.Context, out *cli.Out) error {
-	return r.decide(ctx, out, r.IDs, outbox.Retry, "to be tried again")
-}
-
-// Discard is the command that removes failed rows.
-type Discard struct {
-	ofOutbox `embed:""`
-
-	IDs []string `arg:"" optional:"" name:"id" help:"Ids of failed rows."`
-	All bool     `help:"Every failed row."`
-}
-
-// Validate checks what the parser cannot.
-func (d *Discard) Validate() error { return someOrAll(d.IDs, d.All) }
-
-// Run removes the rows.
-func (d *Discard) Run(ctx context.Context, out *cli.Out) error {
-	return d.decide(ctx, out, d.IDs, outbox.Discard, "discarded")
-}
-
-func someOrAll(ids []string, all bool) error {
-	if (len(ids) > 0) == all {
+func (f *failedRows) Validate() error {
+	if (len(f.IDs) > 0) == f.All {
 		return errors.New("give ids of failed rows, or --all; producer failed lists them")
 	}
 	return nil
 }
 
+// Retry is the command that has failed rows tried again.
+type Retry struct {
+	failedRows `embed:""`
+}
+
+// Run makes the rows pending again.
+func (r *Retry) Run(ctx context.Context, out *cli.Out) error {
+	return r.decide(ctx, out, outbox.Retry, "to be tried again")
+}
+
+// Discard is the command that removes failed rows.
+type Discard struct {
+	failedRows `embed:""`
+}
+
+// Run removes the rows.
+func (d *Discard) Run(ctx context.Context, out *cli.Out) error {
+	return d.decide(ctx, out, outbox.Discard, "discarded")
+}
+
 // decide does one act on each row, in a transaction of its own: on all that
 // have failed if no ids are given. It goes on where one fails.
-func (o *ofOutbox) decide(ctx context.Context, out *cli.Out, ids []string, act func(context.Context, outbox.Tx, string) error, done string) error {
-	db, err := o.open(ctx)
+func (f *failedRows) decide(ctx context.Context, out *cli.Out, act func(context.Context, outbox.Tx, string) error, done string) error {
+	db, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if len(ids) == 0 {
+	ids := f.IDs
+	if f.All {
 		for s, err := range outbox.Failed(ctx, db.DB, db.Dialect) {
 			if err != nil {
 				return err
