@@ -67,6 +67,7 @@ type books interface {
 func contestants() []Contestant {
 	return []Contestant{
 		onJetStream{natsContestant: raw{}},
+		onJetStream{natsContestant: rawReads{}},
 		onJetStream{natsContestant: ours{}},
 		river{name: "river", share: 10},
 		river{name: "river-tuned", share: 1, tuned: true},
