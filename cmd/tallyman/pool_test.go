@@ -166,7 +166,7 @@ func TestStatus(t *testing.T) {
 	equal(t, queue, "pending", "1")
 	equal(t, queue, "waiting_pulls", "0")
 
-	s.run(t, "status").expect(t, 0, "sequences 3 to 4", "queue orphan holds 1 commands and has no consumer; run: tallyman init --pool main --queue orphan")
+	s.run(t, "status").expect(t, 0, "sequences 3 to 4", "queue orphan holds 1 command and has no consumer; run: tallyman init --pool main --queue orphan")
 }
 
 func TestAudit(t *testing.T) {
@@ -247,7 +247,7 @@ func TestAudit_Journal(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decisions of 1 runs", "the journal balances")
+	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decision of 1 run", "the journal balances")
 	o := s.run(t, "audit", "--journal", "--json")
 	o.expect(t, 0)
 	got := o.object(t)["journal"].(map[string]any)
@@ -262,5 +262,5 @@ func TestAudit_Journal(t *testing.T) {
 	if err := s.nc.PublishMsg(m); err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "audit", "--journal").expect(t, 6, "sequence 2, of run b, is damaged", `pool "main": the books do not balance: the journal does not balance: 1 decisions damaged`)
+	s.run(t, "audit", "--journal").expect(t, 6, "sequence 2, of run b, is damaged", `pool "main": the books do not balance: the journal does not balance: 1 damaged decision`)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -88,13 +89,13 @@ type unservedView struct {
 // remedy says what to do about it.
 func (u *unservedView) remedy(pool string) string {
 	if command.ValidateName("queue", u.Name) == nil {
-		return fmt.Sprintf("queue %s holds %d commands and has no consumer; run: tallyman init --pool %s --queue %s", line(u.Name), u.Commands, pool, line(u.Name))
+		return fmt.Sprintf("queue %s holds %s and has no consumer; run: tallyman init --pool %s --queue %s", line(u.Name), plural.Count(u.Commands, "command"), pool, line(u.Name))
 	}
 	purges := make([]string, len(u.in))
 	for i, s := range u.in {
 		purges[i] = fmt.Sprintf("nats stream purge %s --subject '%s'", s.Name(), line(s.Subjects(u.Name)))
 	}
-	return fmt.Sprintf("queue %s holds %d messages that no worker can get, as that is no name of a queue; take them out with: %s; then write their sequences off, as tallyman audit says", line(u.Name), u.Commands, strings.Join(purges, " and "))
+	return fmt.Sprintf("queue %s holds %s that no worker can get, as that is no name of a queue; take them out with: %s; then write their sequences off, as tallyman audit says", line(u.Name), plural.Count(u.Commands, "message"), strings.Join(purges, " and "))
 }
 
 // Run prints the state of the pool.
@@ -292,6 +293,17 @@ func (v *shardView) findUnserved(ctx context.Context, at tallyman.Shard, unserve
 	return nil
 }
 
+// sequences says which sequences lie in the stream.
+func (s *streamView) sequences() string {
+	switch {
+	case s.Commands == 0:
+		return fmt.Sprintf("last sequence %d", s.LastSeq)
+	case s.FirstSeq == s.LastSeq:
+		return fmt.Sprintf("sequence %d", s.LastSeq)
+	}
+	return fmt.Sprintf("sequences %d to %d", s.FirstSeq, s.LastSeq)
+}
+
 func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t := newTable(out)
 	t.row("pool", v.Pool)
@@ -302,11 +314,9 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		settled = fmt.Sprintf(" (%d of them acked, to be swept)", v.Stream.Settled)
 	}
 	if n := len(v.Shards); n > 0 {
-		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))
-	} else if v.Stream.Commands == 0 {
-		t.row("stream", fmt.Sprintf("0 commands, 0 bytes, last sequence %d", v.Stream.LastSeq))
+		t.row("streams", fmt.Sprintf("%s%s, %d bytes in %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, plural.Count(n, "shard")))
 	} else {
-		t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+		t.row("stream", fmt.Sprintf("%s%s, %d bytes, %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, v.Stream.sequences()))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -323,7 +333,7 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		fmt.Fprintln(out, q.remedy(v.Pool))
 	}
 	if n := v.Stream.Undelivered; n > 0 {
-		fmt.Fprintf(out, "%d commands are in the stream that no queue delivers; tallyman audit says why, and what to do\n", n)
+		fmt.Fprintf(out, "the stream holds %s that no queue delivers; tallyman audit says why, and what to do\n", plural.Count(n, "command"))
 	}
 	fmt.Fprintln(out)
 	t.row("STATE", "COMMANDS")
