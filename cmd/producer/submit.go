@@ -61,6 +61,7 @@ func (s *Submit) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 	if err != nil {
 		return err
 	}
+	defer lookFor(ctx, nc, pool, s.Queue, os.Stderr)()
 	sub, err := pool.Submit(ctx, c)
 	if err != nil {
 		return err

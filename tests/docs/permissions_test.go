@@ -14,6 +14,7 @@ import (
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/story"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 func TestPermissions_OfOperations(t *testing.T) {
@@ -52,6 +53,10 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 	// No worker runs yet, so the producer has to look at the first copy in the stream.
 	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
 		t.Errorf("submit while it is pending: got %+v, %v, want it absorbed", s, err)
+	}
+
+	if _, err := producer.Commands().Queue(ctx, "misspelt"); !errors.Is(err, stream.ErrNoQueue) {
+		t.Errorf("look for a queue that is not there as producer: got %v, want %v", err, stream.ErrNoQueue)
 	}
 
 	worker := work(t, open("worker"), handlers(func(claim *tallyman.Claim) error {
