@@ -216,6 +216,42 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+func TestStatus_Journal(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init").expect(t, 0)
+	o := s.run(t, "status")
+	o.expect(t, 0)
+	if strings.Contains(o.stdout, "journal") {
+		t.Errorf("got %q of a pool without a journal", o.stdout)
+	}
+	s.run(t, "init", "--journal").expect(t, 0)
+	s.run(t, "status").expect(t, 0, "main_journal: 0 decisions, 0 not relayed yet\n")
+	j, err := journal.Open(t.Context(), s.nc, s.pool(t), journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	if _, err := j.Commit(t.Context(), "a", 0, journal.Decision{Commands: []tallyman.Command{{Kind: "echo"}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "status").expect(t, 0, "main_journal: 1 decision, 1 not relayed yet, the oldest for ")
+	look := func(url string) map[string]any {
+		t.Helper()
+		o := run(t, url, "", "status", "--json")
+		o.expect(t, 0)
+		return o.object(t)["journal"].(map[string]any)
+	}
+	got := look(s.url)
+	equal(t, got, "name", "main_journal")
+	equal(t, got, "unpublished", "1")
+	blind := as("close", s.server.URL())
+	run(t, blind, "", "status").expect(t, 0, "main_journal: not known: permission denied", "QUEUE", "absorbed")
+	if e := look(blind)["error"]; !strings.Contains(fmt.Sprint(e), "$JS.API.STREAM.INFO.main_journal") {
+		t.Errorf("got the error %v, want the denied subject", e)
+	}
+}
+
 func TestAudit_Journal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

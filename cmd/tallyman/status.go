@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
@@ -32,6 +33,8 @@ type statusView struct {
 	Absorbed uint64 `json:"absorbed"`
 	// Unserved names queues that hold commands and have no consumer.
 	Unserved []unservedView `json:"unserved_queues"`
+	// Journal is there if the pool has one, or if that cannot be told.
+	Journal *journalView `json:"journal,omitempty"`
 	// Shards tells the same of each shard, of a pool that has more than one. What
 	// is above is the sum of them then.
 	Shards []shardView `json:"shards,omitempty"`
@@ -100,11 +103,17 @@ func (u *unservedView) remedy(pool string) string {
 
 // Run prints the state of the pool.
 func (c *statusCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
+	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
+		pool, err := common.Open(ctx, nc)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = pool.Close() }() // never fails
 		v, err := statusOf(ctx, pool)
 		if err != nil {
 			return err
 		}
+		v.Journal = journalOf(ctx, nc, pool) // last, since a denial ends ctx
 		if c.JSON {
 			return out.JSON(v)
 		}
@@ -317,6 +326,9 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		t.row("streams", fmt.Sprintf("%s%s, %d bytes in %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, plural.Count(n, "shard")))
 	} else {
 		t.row("stream", fmt.Sprintf("%s%s, %d bytes, %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, v.Stream.sequences()))
+	}
+	if v.Journal != nil {
+		t.row("journal", v.Journal)
 	}
 	if err := t.Flush(); err != nil {
 		return err
