@@ -216,6 +216,20 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+func TestStatus_Bounds(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init", "--shards", "2").expect(t, 0)
+	if o := s.run(t, "status"); strings.Contains(o.stdout, "full at") {
+		t.Errorf("got %q of a pool without a bound", o.stdout)
+	}
+	s.run(t, "init", "--max-commands", "10", "--max-bytes", "4096").expect(t, 0)
+	s.run(t, "status").expect(t, 0, "full at       10 commands or 4096 bytes\n")
+	got := s.run(t, "status", "--json").object(t)
+	equal(t, got["stream"].(map[string]any), "max_commands", "10")
+	equal(t, got["shards"].([]any)[1].(map[string]any)["stream"].(map[string]any), "max_bytes", "2048")
+}
+
 func TestStatus_Journal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

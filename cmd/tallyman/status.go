@@ -58,6 +58,9 @@ type streamView struct {
 	FirstSeq uint64 `json:"first_seq"`
 	LastSeq  uint64 `json:"last_seq"`
 	Replicas int    `json:"replicas"`
+	// MaxCommands and MaxBytes bound it, if they are there.
+	MaxCommands int64 `json:"max_commands,omitempty"`
+	MaxBytes    int64 `json:"max_bytes,omitempty"`
 	// Settled is how many of the commands have ended and await the sweep; those
 	// of queues without a consumer are not known, and not among them.
 	Settled uint64 `json:"settled,omitempty"`
@@ -168,7 +171,8 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 	if err != nil {
 		return v, err
 	}
-	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
+	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas,
+		MaxCommands: max(state.MaxMsgs, 0), MaxBytes: max(state.MaxBytes, 0)}
 	served, idle := uint64(0), true
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)
@@ -220,6 +224,8 @@ func (v *statusView) add(s shardView) {
 	v.Shards = append(v.Shards, s)
 	v.Stream.Commands += s.Stream.Commands
 	v.Stream.Bytes += s.Stream.Bytes
+	v.Stream.MaxCommands += s.Stream.MaxCommands
+	v.Stream.MaxBytes += s.Stream.MaxBytes
 	v.Stream.Settled += s.Stream.Settled
 	v.Stream.Undelivered += s.Stream.Undelivered
 	v.Stream.Replicas = s.Stream.Replicas
@@ -313,6 +319,18 @@ func (s *streamView) sequences() string {
 	return fmt.Sprintf("sequences %d to %d", s.FirstSeq, s.LastSeq)
 }
 
+// bounds says how much the stream may hold; empty if it has no bound.
+func (s *streamView) bounds() string {
+	var bounds []string
+	if s.MaxCommands > 0 {
+		bounds = append(bounds, plural.Count(s.MaxCommands, "command"))
+	}
+	if s.MaxBytes > 0 {
+		bounds = append(bounds, plural.Count(s.MaxBytes, "byte"))
+	}
+	return strings.Join(bounds, " or ")
+}
+
 func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t := newTable(out)
 	t.row("pool", v.Pool)
@@ -326,6 +344,9 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		t.row("streams", fmt.Sprintf("%s%s, %d bytes in %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, plural.Count(n, "shard")))
 	} else {
 		t.row("stream", fmt.Sprintf("%s%s, %d bytes, %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, v.Stream.sequences()))
+	}
+	if bounds := v.Stream.bounds(); bounds != "" {
+		t.row("full at", bounds)
 	}
 	if v.Journal != nil {
 		t.row("journal", v.Journal)
