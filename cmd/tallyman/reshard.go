@@ -61,7 +61,7 @@ func (c *reshardCommand) persist(ctx context.Context, nc *nats.Conn, pool, by st
 		if err == nil || !passing(err) || time.Now().After(until) {
 			return done, err
 		}
-		fmt.Fprintf(os.Stderr, "tallyman: going on in a moment: %v\n", err)
+		fmt.Fprintf(os.Stderr, "tallyman: going on in a moment: %s\n", cli.Text(err))
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
