@@ -132,7 +132,7 @@ func TestQueueWithoutConsumer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const warning = "tallyman init --pool main --queue defualt\n"
+	const warning = "tallyman init --pool main --queue dfault\n"
 	for _, c := range []struct {
 		name   string
 		url    string
@@ -141,12 +141,12 @@ func TestQueueWithoutConsumer(t *testing.T) {
 		warned int
 	}{
 		{"submit to a queue that is there", s.URL(), "submit k --id a", 0, 0},
-		{"submit to one that is not", s.URL(), "submit k --id b --queue defualt", 0, 1},
-		{"submit and wait", s.URL(), "submit k --id c --queue defualt --wait 50ms", 5, 1},
-		{"submit without the right to look", blind, "submit k --id d --queue defualt", 0, 0},
+		{"submit to one that is not", s.URL(), "submit k --id b --queue dfault", 0, 1},
+		{"submit and wait", s.URL(), "submit k --id c --queue dfault --wait 50ms", 5, 1},
+		{"submit without the right to look", blind, "submit k --id d --queue dfault", 0, 0},
 		{"import into a queue that is there", s.URL(), "import in.txt --kind k --id-from-content", 0, 0},
-		{"import into one that is not", s.URL(), "import other.txt --kind k --id-from-content --queue defualt", 0, 1},
-		{"import without the right to look", blind, "import in.txt --kind k --id-from-content --queue defualt", 0, 0},
+		{"import into one that is not", s.URL(), "import other.txt --kind k --id-from-content --queue dfault", 0, 1},
+		{"import without the right to look", blind, "import in.txt --kind k --id-from-content --queue dfault", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, _, stderr := clitest.Run(t, dir, nil, append(strings.Fields(c.args), "--server", c.url)...)
