@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -82,7 +83,7 @@ func (p *Pool) sameLayout(e kvstate.Entry) error {
 	case err != nil:
 		return err
 	case have.Shards != p.settings.Shards:
-		return fmt.Errorf("%w: the pool has %d shards by now, this worker was started when it had %d; start it again", ErrSettings, have.Shards, p.settings.Shards)
+		return fmt.Errorf("%w: the pool has %s by now, this worker was started when it had %d; start it again", ErrSettings, plural.Count(have.Shards, "shard"), p.settings.Shards)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Each calls fn for each item in turn, saves progress after every so many of
@@ -56,7 +58,7 @@ func Each[T any](ctx context.Context, claim *Claim, items iter.Seq2[T, error], e
 		}
 	}
 	if n < done {
-		return fmt.Errorf("tallyman: %d items of %q are done, and there are only %d: the batch is not the one that was begun", done, claim.ID(), n)
+		return fmt.Errorf("tallyman: %s of %q done, and there are only %d: the batch is not the one that was begun", plural.Count(done, "item"), claim.ID(), n)
 	}
 	return errors.Join(save(), claim.Flush(ctx))
 }

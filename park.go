@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -79,7 +80,7 @@ func (r *run) fileAside(key command.Token, rec *kvstate.Record) error {
 func (r *run) tooLarge(next *kvstate.Record, err error) {
 	switch {
 	case next.State == kvstate.Completed:
-		r.park(kvstate.ReasonRejected, fmt.Errorf("the work was done, but its result of %d bytes and %d follow-ups do not fit into a receipt (limit %d bytes); store large results elsewhere and return a reference", len(next.Result), len(next.FollowUps), r.shard.records.Limit()))
+		r.park(kvstate.ReasonRejected, fmt.Errorf("the work was done, but its result of %d bytes and %s do not fit into a receipt (limit %d bytes); store large results elsewhere and return a reference", len(next.Result), plural.Count(len(next.FollowUps), "follow-up"), r.shard.records.Limit()))
 	case next.State == kvstate.Parked && next.Checkpoint != nil && next.Command != nil && len(next.Command.Payload) == 0:
 		r.leave("park the command", err)
 	case next.State == kvstate.Parked && next.Command != nil && len(next.Command.Payload) > 0:

@@ -245,7 +245,7 @@ func errConflict(env command.Envelope, kind string, digest command.Digest) error
 
 // errFull says what the server refused for want of room.
 func errFull(id string, last error) error {
-	return fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its limits with tallyman init: %w", id, ErrPoolFull, last)
+	return fmt.Errorf("tallyman: submit %q: %w; wait for the workers, or raise its bound with tallyman init --max-commands or --max-bytes: %w", id, ErrPoolFull, last)
 }
 
 // errUnconfirmed says that nothing is known, and what was tried last.

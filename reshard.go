@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -91,8 +92,8 @@ type reshardMark struct {
 type underwayError struct{ mark reshardMark }
 
 func (e *underwayError) Error() string {
-	return fmt.Sprintf("%v: the pool is being spread from %d to %d shards, by %s since %s; %s",
-		ErrSettings, e.mark.From, e.mark.To, e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.remedy())
+	return fmt.Sprintf("%v: the pool is being spread from %d to %s, by %s since %s; %s",
+		ErrSettings, e.mark.From, plural.Count(e.mark.To, "shard"), e.mark.By, e.mark.At.UTC().Format(time.RFC3339), e.mark.remedy())
 }
 
 // remedy says how to end what was begun.

@@ -11,6 +11,7 @@ import (
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -59,7 +60,7 @@ func (c *clashes) err(shards int) error {
 	if more := c.count - len(c.met); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return &clashError{fmt.Sprintf("%d entries lie in two buckets, and say something else in each: %s; find out of each which is right (nats kv get BUCKET KEY --raw | tallyman decode), nats kv purge the other, and run tallyman reshard --shards %d again", c.count, text, shards)}
+	return &clashError{fmt.Sprintf("two buckets disagree about %s: %s; find out of each which is right (nats kv get BUCKET KEY --raw | tallyman decode), nats kv purge the other, and run tallyman reshard --shards %d again", plural.Count(c.count, "entry"), text, shards)}
 }
 
 // clashError matches kvstate.ErrStale: another entry is in the way.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -222,7 +223,7 @@ func (r *resharding) emptied(ctx context.Context, s *shard) error {
 			return err
 		}
 		if state.Messages > 0 {
-			return fmt.Errorf("%w: %d commands are in the stream of shard %d, which is to go: turn back with tallyman reshard --shards %d", ErrBusy, state.Messages, s.index, r.mark.From)
+			return fmt.Errorf("%w: the stream of shard %d, which is to go, holds %s: turn back with tallyman reshard --shards %d", ErrBusy, s.index, plural.Count(state.Messages, "command"), r.mark.From)
 		}
 	}
 	return s.bucket.ScanMovable(ctx, func(m kvstate.Movable) error {

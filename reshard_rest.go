@@ -8,6 +8,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -37,7 +38,7 @@ func (r *resharding) pulls(ctx context.Context) error {
 		}
 		for _, q := range queues {
 			if q.Waiting > 0 {
-				return fmt.Errorf("%w: %d pulls wait on queue %s of shard %d: stop all workers first", ErrBusy, q.Waiting, q.Name, s.index)
+				return fmt.Errorf("%w: queue %s of shard %d has %s of workers open: stop all workers first", ErrBusy, q.Name, s.index, plural.Count(q.Waiting, "pull"))
 			}
 		}
 	}
@@ -59,11 +60,11 @@ func (r *resharding) drained(ctx context.Context) error {
 		case err != nil:
 			return err
 		case under:
-			return fmt.Errorf("%w: the stream of shard %d holds %d commands: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, state.Messages)
+			return fmt.Errorf("%w: the stream of shard %d holds %s: stop the producers and relays, let the workers settle them, or cancel them, then stop the workers", ErrBusy, i, plural.Count(state.Messages, "command"))
 		case s.stream.Sweeps():
-			return fmt.Errorf("%w: the stream of shard %d holds %d commands, and no queue has any to deliver: let a worker run until they are swept out; those that stay are named by tallyman audit, and those of a queue without a consumer by tallyman status", ErrBusy, i, state.Messages)
+			return fmt.Errorf("%w: the stream of shard %d holds %s, and no queue has anything to deliver: let a worker run until they are swept out; those that stay are named by tallyman audit, and those of a queue without a consumer by tallyman status", ErrBusy, i, plural.Count(state.Messages, "command"))
 		}
-		return fmt.Errorf("%w: the stream of shard %d holds %d commands, and no queue has any to deliver, so waiting does not help: tallyman audit names those that were acked and did not leave the stream, tallyman status those of a queue without a consumer, each with what to do", ErrBusy, i, state.Messages)
+		return fmt.Errorf("%w: the stream of shard %d holds %s, and no queue has anything to deliver, so waiting does not help: tallyman audit names those that were acked and did not leave the stream, tallyman status those of a queue without a consumer, each with what to do", ErrBusy, i, plural.Count(state.Messages, "command"))
 	}
 	return nil
 }

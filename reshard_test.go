@@ -161,7 +161,7 @@ func TestReshard_TwoRecordsOfOneID(t *testing.T) {
 	}
 	names := func(err error, ids ...string) {
 		t.Helper()
-		if !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), fmt.Sprintf("%d entries lie in two buckets", len(ids))) {
+		if !errors.Is(err, kvstate.ErrStale) || !strings.Contains(err.Error(), fmt.Sprintf("two buckets disagree about %d entries", len(ids))) {
 			t.Fatalf("got %v, want %v named", err, ids)
 		}
 		for _, id := range ids {
@@ -261,7 +261,7 @@ func TestReshard_Refused(t *testing.T) {
 	if _, err := p.Submit(ctx, tallyman.Command{ID: "a", Kind: "echo"}); err != nil {
 		t.Fatal(err)
 	}
-	refused(3, tallyman.ErrBusy, "holds 1 commands")
+	refused(3, tallyman.ErrBusy, "holds 1 command:")
 	stop = s.work(t, p, false)
 	if _, err := p.Wait(ctx, "a"); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Defaults of Settings.
@@ -145,7 +147,7 @@ func (s Settings) Require(want Settings) error {
 	case want.Retention != 0 && want.Retention != s.Retention:
 		return differ("retention", "--retention", s.Retention, want.Retention)
 	case want.Shards != 0 && want.Shards != s.Shards:
-		return fmt.Errorf("%w: %d shards are wanted, the pool has %d; drop the setting here, or spread the pool anew with: tallyman reshard (see docs/operations.md)", ErrSettings, want.Shards, s.Shards)
+		return fmt.Errorf("%w: this participant wants %s, the pool has %d; drop the setting here, or spread the pool anew with: tallyman reshard (see docs/growing.md)", ErrSettings, plural.Count(want.Shards, "shard"), s.Shards)
 	case want.Removal != "" && want.Removal != s.Removal:
 		return errRemoval(s.Removal)
 	case want.Commit != "" && want.Commit != s.Commit:

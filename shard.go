@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -128,7 +129,7 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 		case err != nil:
 			return fmt.Errorf("shard %d: %w", i, err)
 		case have.Shards != len(p.shards):
-			return fmt.Errorf("%w: bucket %q was made for a pool of %d shards, the pool has %d; %s", ErrSettings, s.name, have.Shards, len(p.shards), p.remedy())
+			return fmt.Errorf("%w: bucket %q was made for a pool of %s, the pool has %d; %s", ErrSettings, s.name, plural.Count(have.Shards, "shard"), len(p.shards), p.remedy())
 		}
 		s.bucket.Keep(p.settings.Retention)
 		p.shards[i] = s

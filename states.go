@@ -6,6 +6,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -24,7 +25,7 @@ func (p *Pool) States(ctx context.Context, ids []string) ([]State, error) {
 		n := min(len(ids), statesBatch)
 		part, err := p.states(ctx, ids[:n])
 		if err != nil {
-			return nil, fmt.Errorf("tallyman: states of %d commands: %w", n, err)
+			return nil, fmt.Errorf("tallyman: states of %s: %w", plural.Count(n, "command"), err)
 		}
 		states, ids = append(states, part...), ids[n:]
 	}

@@ -313,7 +313,7 @@ func (w *Worker) Ready(ctx context.Context) error {
 		return ErrDraining
 	}
 	if n := w.slots.stuckCount(); n >= w.cfg.Concurrency {
-		return fmt.Errorf("tallyman: %d handlers ignore the end of their context; restart the worker", n)
+		return fmt.Errorf("tallyman: all slots (%d) are taken by handlers that ignore the end of their context; restart the worker", n)
 	}
 	limit := 2*min(w.pool.settings.Lease/6, 5*time.Second) + 3*time.Second
 	// What is not acked is delivered again after a lease, and so is a denied ack sent again.

@@ -153,6 +153,20 @@ func TestRun_Balanced(t *testing.T) {
 	}
 }
 
+func TestReport_Summary(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]audit.Report{
+		"the books balance: all 0 sequences are accounted for":                              {Balanced: true},
+		"the books balance: the only sequence is accounted for, and all 2 ids of the list":  {Balanced: true, LastSeq: 1, Compared: 2},
+		"the books balance: all 2 sequences are accounted for, and the only id of the list": {Balanced: true, LastSeq: 2, Compared: 1},
+		"the books do not balance: 1 of 1 id of the list missing":                           {MissingIDCount: 1, Compared: 1},
+	} {
+		if got := r.Summary(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestRun_WhileWorkersRun(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -202,7 +203,7 @@ func (c *clues) missing(ctx context.Context, i int, seq uint64) Finding {
 		f.Cause = "likely its record was deleted by hand: markers of that are left of " + quoted(ids)
 		f.Remedy = "find out elsewhere whether those had an outcome: submitted again, they run as if they were new; then " + off
 	case seq > c.top && c.handed < c.left:
-		f.Cause = fmt.Sprintf("likely purged from the stream before a worker got it: %d sequences have left the stream with %d deliveries", c.left, c.handed)
+		f.Cause = fmt.Sprintf("likely purged from the stream before a worker got it: %s left the stream with %s", plural.Count(c.left, "sequence"), plural.Count(c.handed, "delivery"))
 		f.Remedy = again
 	case seq > c.top:
 		f.Cause = fmt.Sprintf("likely an older copy of the bucket was put back, or its records were purged without a trace: nothing accounts for any sequence above %d", c.top)

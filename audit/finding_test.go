@@ -73,7 +73,7 @@ func TestRun_NamesTheCause(t *testing.T) {
 		}, func(t *testing.T, r audit.Report) {
 			t.Helper()
 			for _, seq := range []uint64{6, 7, 8} {
-				finding(t, r, "missing", seq, "", "likely purged from the stream before a worker got it: 8 sequences have left the stream with 5 deliveries")
+				finding(t, r, "missing", seq, "", "likely purged from the stream before a worker got it: 8 sequences left the stream with 5 deliveries")
 			}
 		}},
 		{"a record that was deleted, whose bytes still lie below the marker", func(t *testing.T, s *scene) {

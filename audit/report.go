@@ -3,6 +3,8 @@ package audit
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // ListLimit is how many sequences or ids a list in a report names at most.
@@ -114,16 +116,28 @@ func (r Report) Closed() bool {
 // Summary says in a few words what is amiss, or that nothing is.
 func (r Report) Summary() string {
 	if r.Balanced {
-		text := fmt.Sprintf("the books balance: all %d sequences are accounted for", r.LastSeq)
+		text := "the books balance: " + every(r.LastSeq, "sequence")
+		if r.LastSeq == 1 {
+			text += " is accounted for"
+		} else {
+			text += " are accounted for"
+		}
 		if n := len(r.Shards); n > 0 {
-			text += fmt.Sprintf(" in %d shards", n)
+			text += " in " + plural.Count(n, "shard")
 		}
 		if r.Compared > 0 {
-			text += fmt.Sprintf(", and all %d ids of the list", r.Compared)
+			text += ", and " + every(r.Compared, "id") + " of the list"
 		}
 		return text
 	}
 	return "the books do not balance: " + r.amiss()
+}
+
+func every(n uint64, noun string) string {
+	if n == 1 {
+		return "the only " + noun
+	}
+	return "all " + plural.Count(n, noun)
 }
 
 // amiss says in a few words what is amiss, and in which shard. A list is that of
@@ -139,7 +153,7 @@ func (r Report) amiss() string {
 		parts = append(parts, text)
 	}
 	if r.MissingIDCount > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d ids of the list missing", r.MissingIDCount, r.Compared))
+		parts = append(parts, fmt.Sprintf("%d of %s of the list missing", r.MissingIDCount, plural.Count(r.Compared, "id")))
 	}
 	if len(r.Shards) == 0 {
 		return strings.Join(parts, ", ")

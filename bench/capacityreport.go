@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // writeMarkdown prints what a command takes, what the model predicts and what
@@ -13,7 +15,7 @@ import (
 func (r capacityResults) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	r.write(&b)
-	fmt.Fprintf(&b, "- load: medians of %d rounds; %s no-op commands, a tenth where servers flush\n", r.Rounds, number(float64(r.N)))
+	fmt.Fprintf(&b, "- load: medians of %s; %s no-op commands, a tenth where servers flush\n", plural.Count(r.Rounds, "round"), number(float64(r.N)))
 	for _, row := range r.Points {
 		if row.Unable != "" {
 			fmt.Fprintf(&b, "- %s: not measured, %s\n", row.Point, row.Unable)

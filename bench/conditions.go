@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // conditions say where, with what and beside what something was measured.
@@ -68,7 +69,7 @@ func (c *conditions) done() { c.LoadAfter = loadAverage() }
 
 func (c conditions) write(b *strings.Builder) {
 	m := c.Machine
-	fmt.Fprintf(b, "- machine: %s, %d cores, %s; load average %s before, %s after\n", m.CPU, m.Cores, m.OS, c.LoadBefore, c.LoadAfter)
+	fmt.Fprintf(b, "- machine: %s, %s, %s; load average %s before, %s after\n", m.CPU, plural.Count(m.Cores, "core"), m.OS, c.LoadBefore, c.LoadAfter)
 	fmt.Fprintf(b, "- versions: %s, nats.go %s\n", m.Go, m.Client)
 	for _, line := range c.Servers {
 		fmt.Fprintf(b, "- %s\n", line)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // flatTimeout is the longest that one standing load of one contestant may take.
@@ -35,18 +36,18 @@ func standings(quick bool) []standing {
 	var all []standing
 	for _, n := range []int{10_000, 100_000, 1_000_000} {
 		n /= scale
-		all = append(all, standing{axis: "pending", title: whole(n) + " commands pending", pending: n, workers: 1})
+		all = append(all, standing{axis: "pending", title: whole(n) + " " + plural.Noun(n, "command") + " pending", pending: n, workers: 1})
 	}
 	for _, n := range []int{1, 100_000, 1_000_000} {
 		n = max(1, n/scale)
-		all = append(all, standing{axis: "receipts", title: whole(n) + " receipts in the bucket", receipts: n, workers: 1})
+		all = append(all, standing{axis: "receipts", title: whole(n) + " " + plural.Noun(n, "receipt") + " in the bucket", receipts: n, workers: 1})
 	}
 	for _, n := range []int{1, 4, 16} {
 		n = min(n, most)
-		all = append(all, standing{axis: "workers", title: whole(n) + " worker processes", workers: n})
+		all = append(all, standing{axis: "workers", title: whole(n) + " " + plural.Noun(n, "worker process"), workers: n})
 	}
 	for _, n := range []int{1, 4, 16} {
-		all = append(all, standing{axis: "shards", title: whole(n) + " shards", shards: n, workers: 1})
+		all = append(all, standing{axis: "shards", title: whole(n) + " " + plural.Noun(n, "shard"), shards: n, workers: 1})
 	}
 	return all
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // writeMarkdown prints a table for each contestant, with a row for each
@@ -14,7 +16,7 @@ import (
 func (r flatResults) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	r.write(&b)
-	fmt.Fprintf(&b, "- load: medians of %d rounds; %s commands of %d bytes beside what stands by\n", r.Rounds, number(float64(r.N)), payloadSize)
+	fmt.Fprintf(&b, "- load: medians of %s; %s commands of %d bytes beside what stands by\n", plural.Count(r.Rounds, "round"), number(float64(r.N)), payloadSize)
 	r.table(&b, tallymanName, func(row flatRow) []sample { return row.Ours })
 	r.table(&b, boundName, func(row flatRow) []sample { return row.Raw })
 	b.WriteString("\nCPU in ms per 10,000 commands, of the server for both; memory in MiB, the most of any worker.\n")

@@ -54,7 +54,7 @@ func TestRun_Sync(t *testing.T) {
 	if got.Disk == nil || got.Disk.Fsync <= 0 || got.Disk.Filesystem == "" {
 		t.Errorf("disk = %+v, want what it is and what a flush takes", got.Disk)
 	}
-	if want := "1 shards, removal sweep, commit group"; got.Setup != want {
+	if want := "1 shard, removal sweep, commit group"; got.Setup != want {
 		t.Errorf("setup = %q, want %q", got.Setup, want)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // writeMarkdown prints a row for each path: rates and their ratio, what the
@@ -14,7 +16,7 @@ import (
 func (r pathResults) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	r.write(&b)
-	fmt.Fprintf(&b, "- load: medians of %d rounds; %s of what is counted, commands of %d bytes\n", r.Rounds, number(float64(r.N)), payloadSize)
+	fmt.Fprintf(&b, "- load: medians of %s; %s of what is counted, commands of %d bytes\n", plural.Count(r.Rounds, "round"), number(float64(r.N)), payloadSize)
 	b.WriteString("\n| path | counted | raw /s | tallyman /s | tallyman / raw | writes per command, raw and tallyman | worker CPU, raw | worker CPU, tallyman | server CPU, raw | server CPU, tallyman | CPU of both, tallyman / raw | rate by CPU alone |\n")
 	b.WriteString("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, row := range r.Rows {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // writeMarkdown prints the conditions and up to two tables: what JetStream can
@@ -13,7 +15,7 @@ import (
 func (r results) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "- machine: %s, %d cores, %s\n", m.CPU, m.Cores, m.OS)
+	fmt.Fprintf(&b, "- machine: %s, %s, %s\n", m.CPU, plural.Count(m.Cores, "core"), m.OS)
 	fmt.Fprintf(&b, "- versions: %s, nats.go %s\n", m.Go, m.Client)
 	for _, line := range r.servers() {
 		fmt.Fprintf(&b, "- %s\n", line)
@@ -23,8 +25,8 @@ func (r results) writeMarkdown(w io.Writer) error {
 	} else {
 		writeSetup(&b, "", "", r.Disk)
 	}
-	fmt.Fprintf(&b, "- load: medians of %d rounds; %s commands of %d bytes, latency at %d/s for %g s\n",
-		r.Rounds, number(float64(r.N)), payloadSize, r.Rate, r.Seconds)
+	fmt.Fprintf(&b, "- load: medians of %s; %s commands of %d bytes, latency at %d/s for %g s\n",
+		plural.Count(r.Rounds, "round"), number(float64(r.N)), payloadSize, r.Rate, r.Seconds)
 	for _, o := range r.Contestants {
 		if o.N != r.N {
 			fmt.Fprintf(&b, "- %s: %s commands\n", o.Name, number(float64(o.N)))

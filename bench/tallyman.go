@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // ours is Tallyman as a user has it, with everything on: record check before a
@@ -25,7 +26,7 @@ func (l layout) settings() tallyman.Settings {
 // described says in words how Tallyman is set up.
 func (l layout) described() string {
 	s := l.pool.WithDefaults()
-	return fmt.Sprintf("%d shards, removal %s, commit %s", s.Shards, s.Removal, s.Commit)
+	return fmt.Sprintf("%s, removal %s, commit %s", plural.Count(s.Shards, "shard"), s.Removal, s.Commit)
 }
 
 func (ours) Create(ctx context.Context, nc *nats.Conn, l layout) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -104,15 +105,15 @@ type Damaged struct {
 // Summary says in a few words what is amiss, or that nothing is.
 func (r Report) Summary() string {
 	if r.Balanced {
-		return fmt.Sprintf("the journal balances: %d decisions of %d runs without a gap, and every published command is there", r.Decisions, r.Runs)
+		return fmt.Sprintf("the journal balances: %s of %s without a gap, and every published command is there", plural.Count(r.Decisions, "decision"), plural.Count(r.Runs, "run"))
 	}
 	var amiss []string
 	for _, c := range []struct {
 		n    uint64
 		what string
-	}{{r.MissingCount, "commands missing"}, {r.GapCount, "gaps in runs"}, {r.DamagedCount, "decisions damaged"}} {
+	}{{r.MissingCount, "missing command"}, {r.GapCount, "gap"}, {r.DamagedCount, "damaged decision"}} {
 		if c.n > 0 {
-			amiss = append(amiss, fmt.Sprintf("%d %s", c.n, c.what))
+			amiss = append(amiss, plural.Count(c.n, c.what))
 		}
 	}
 	return "the journal does not balance: " + strings.Join(amiss, ", ")

@@ -56,7 +56,7 @@ func TestAudit_NamesWhatIsMissing(t *testing.T) {
 	if err != nil || a.Balanced || a.MissingCount != 1 || a.Missing[0] != (journal.Missing{Run: "a", Seq: 1, ID: "a/1/2"}) {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	if !strings.Contains(a.Summary(), "1 commands missing") {
+	if !strings.Contains(a.Summary(), "1 missing command") {
 		t.Errorf("got %q", a.Summary())
 	}
 	// Somebody puts another one in its place.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Commit writes d as the next decision of a run, if the run still has
@@ -153,9 +154,9 @@ func (c *commit) look(ctx context.Context) (head, *Entry, error) {
 		c.at = h.at
 		return h, nil, nil
 	case h.seq < expected:
-		return h, nil, fmt.Errorf("%w: it has %d decisions, and %d were expected; load it again", c.wrap(errMoved), h.seq, expected)
+		return h, nil, fmt.Errorf("%w: it has %s, and not the expected %d; load it again", c.wrap(errMoved), plural.Count(h.seq, "decision"), expected)
 	}
-	moved := fmt.Errorf("%w: it has %d decisions, and %d were expected; load it again and decide anew", c.wrap(errMoved), h.seq, expected)
+	moved := fmt.Errorf("%w: it has %s, and not the expected %d; load it again and decide anew", c.wrap(errMoved), plural.Count(h.seq, "decision"), expected)
 	if !c.named && !c.sent {
 		return h, nil, moved // nobody else can have used this commit id
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"iter"
 	"time"
+
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // The kinds of findings.
@@ -57,7 +59,7 @@ func (r Report) Summary() string {
 		return "the outbox fits"
 	}
 	f := r.Findings[0]
-	return fmt.Sprintf("the outbox has %d findings, the first is %s: %q: %s", r.FindingCount, f.Kind, f.ID, f.Detail)
+	return fmt.Sprintf("the outbox has %s, the first is %s: %q: %s", plural.Count(r.FindingCount, "finding"), f.Kind, f.ID, f.Detail)
 }
 
 var (

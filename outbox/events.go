@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Event is what a run decided.
@@ -47,7 +48,7 @@ func CommitDecision(ctx context.Context, tx Tx, run string, expected uint64, eve
 		return fmt.Errorf("outbox: commit decision of run %q: %w", run, err)
 	}
 	if last != expected {
-		return fmt.Errorf("outbox: commit decision of run %q: %w: it has %d events, the decision is based on %d; read them again and decide anew", run, ErrStale, last, expected)
+		return fmt.Errorf("outbox: commit decision of run %q: %w: it has %s, the decision is based on %d; read them again and decide anew", run, ErrStale, plural.Count(last, "event"), expected)
 	}
 	for i, e := range events {
 		data := e.Data

@@ -54,7 +54,7 @@ func (t *telling) pending() string {
 	case c.Delivered == DeliveredNever:
 		text += "no worker has got it yet."
 		if c.Paused {
-			text += " The queue is paused."
+			text += fmt.Sprintf(" The queue is paused; tallyman status says by whom and until when, and tallyman resume %s ends it.", word(c.Queue))
 		}
 		if c.Unserved {
 			text += fmt.Sprintf(" The queue has no consumer: if it is meant, make one with tallyman init --queue %s.", word(c.Queue))

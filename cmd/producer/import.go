@@ -88,7 +88,9 @@ func (i *Import) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 		flags: i, producer: producer, stderr: view,
 		limit: pool.Commands().Limit(),
 	}
+	settled := lookFor(ctx, nc, pool, i.Queue, view)
 	ended := load.run(ctx, view.Reader(in))
+	settled()
 	// All outcomes are in, so this does not wait.
 	if err := producer.Close(context.WithoutCancel(ctx)); err != nil {
 		return err

@@ -61,6 +61,7 @@ func (s *Submit) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 	if err != nil {
 		return err
 	}
+	defer lookFor(ctx, nc, pool, s.Queue, os.Stderr)()
 	sub, err := pool.Submit(ctx, c)
 	if err != nil {
 		return err
@@ -75,7 +76,7 @@ func (s *Submit) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 			return err
 		}
 		if errors.Is(waitErr, context.DeadlineExceeded) {
-			return fmt.Errorf("no outcome of %q within %v; it was accepted and goes on, ask again with the same submission or tallyman show: %w", s.ID, s.Wait, waitErr)
+			return fmt.Errorf("no outcome of %q within %v; it was accepted and goes on: tallyman why tells where it stands, and the same submission waits again: %w", s.ID, s.Wait, waitErr)
 		}
 		return waitErr
 	}

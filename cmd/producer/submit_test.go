@@ -112,6 +112,54 @@ func TestSubmit_Denied(t *testing.T) {
 	}
 }
 
+// A command for a queue without a consumer waits, which is told once: its name may be misspelt.
+func TestQueueWithoutConsumer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "nats.conf")
+	if err := os.WriteFile(conf, []byte(`
+		no_auth_user: admin
+		authorization { users: [
+			{user: admin, password: pw}
+			{user: blind, password: pw, permissions: {publish: {deny: "$JS.API.CONSUMER.>"}}}
+		]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, pool := newPool(t, embedded.Config{ConfigFile: conf})
+	blind := strings.Replace(s.URL(), "://", "://blind:pw@", 1)
+	for name, text := range map[string]string{"in.txt": "a\nb\nc\n", "other.txt": "d\ne\nf\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const warning = "tallyman init --pool main --queue dfault\n"
+	for _, c := range []struct {
+		name   string
+		url    string
+		args   string
+		code   int
+		warned int
+	}{
+		{"submit to a queue that is there", s.URL(), "submit k --id a", 0, 0},
+		{"submit to one that is not", s.URL(), "submit k --id b --queue dfault", 0, 1},
+		{"submit and wait", s.URL(), "submit k --id c --queue dfault --wait 50ms", 5, 1},
+		{"submit without the right to look", blind, "submit k --id d --queue dfault", 0, 0},
+		{"import into a queue that is there", s.URL(), "import in.txt --kind k --id-from-content", 0, 0},
+		{"import into one that is not", s.URL(), "import other.txt --kind k --id-from-content --queue dfault", 0, 1},
+		{"import without the right to look", blind, "import in.txt --kind k --id-from-content --queue dfault", 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, stderr := clitest.Run(t, dir, nil, append(strings.Fields(c.args), "--server", c.url)...)
+			if code != c.code || strings.Count(stderr, warning) != c.warned || c.code == 0 && c.warned == 0 && stderr != "" {
+				t.Errorf("got exit code %d and %q, want %d and the warning %d times", code, stderr, c.code, c.warned)
+			}
+		})
+	}
+	if got, want := stored(t, pool), uint64(4+3+3); got != want {
+		t.Errorf("commands in the stream: got %d, want %d", got, want)
+	}
+}
+
 func TestMoment(t *testing.T) {
 	t.Parallel()
 	var m moment

@@ -9,6 +9,7 @@ import (
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/desk"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/journal"
 )
 
@@ -28,7 +29,7 @@ func auditJournal(ctx context.Context, nc *nats.Conn, pool *tallyman.Pool, seal 
 func printJournal(r journal.Report, out *cli.Out) error {
 	t := newTable(out)
 	t.row("")
-	t.row("journal", fmt.Sprintf("%d decisions of %d runs", r.Decisions, r.Runs))
+	t.row("journal", plural.Count(r.Decisions, "decision")+" of "+plural.Count(r.Runs, "run"))
 	t.row("published through", r.PublishedThrough)
 	if r.SealedThrough > 0 {
 		t.row("sealed through", r.SealedThrough)

@@ -37,7 +37,7 @@ func (c *cancelCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 					}
 				}
 				if len(c.IDs) > 1 {
-					fmt.Fprintf(os.Stderr, "tallyman: %v\n", err)
+					fmt.Fprintf(os.Stderr, "tallyman: %s\n", cli.Text(err))
 				}
 				continue
 			}

@@ -180,7 +180,7 @@ func TestWait(t *testing.T) {
 	o = s.run(t, "wait", "x", "--json")
 	o.expect(t, 4, "parked as rejected")
 	equal(t, o.object(t), "reason", "rejected")
-	s.run(t, "wait", "nobody", "--timeout", "50ms").expect(t, 5, `no outcome of "nobody" within 50ms; tallyman show`)
+	s.run(t, "wait", "nobody", "--timeout", "50ms").expect(t, 5, `no outcome of "nobody" within 50ms; tallyman why`)
 }
 
 func TestDecode(t *testing.T) {

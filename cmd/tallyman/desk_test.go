@@ -144,7 +144,7 @@ func TestCancel(t *testing.T) {
 	s.run(t, "audit").expect(t, 0)
 	work(t, p, "x")
 	s.run(t, "cancel", "x").expect(t, 3, `"parked"`, "discard")
-	s.run(t, "cancel", "x", "nobody").expect(t, 3, `cancel "x"`, `cancel "nobody": not found`, "2 of 2 were not cancelled")
+	s.run(t, "cancel", "x", "nobody").expect(t, 3, `tallyman: cancel "x"`, `tallyman: cancel "nobody": not found`, "2 of 2 were not cancelled")
 	s.run(t, "cancel", "nobody").expect(t, 1, "not found")
 	s.run(t, "cancel", "--json", "a", "x").expect(t, 3, `"already":true`, `"cancelled":false`, `"id":"x"`, `"error":"desk: cancel \"x\": refused`)
 	s.run(t, "pause", "nowhere").expect(t, 1, "no such queue; tallyman status lists")

@@ -38,8 +38,8 @@ type initCommand struct {
 	Removal     string        `help:"How settled commands leave the stream: ack, each at once, or sweep, in bulk, which costs the server less. Fixed when the pool is made (new pool: ack)." enum:",ack,sweep" default:"" placeholder:"ack|sweep"`
 	Shards      int           `help:"Pairs of stream and bucket over which the ids are spread, 1 to 256 (new pool: 1). Later: tallyman reshard." placeholder:"N"`
 	Queue       []string      `help:"Queue to create; may be repeated (default: default)." placeholder:"NAME"`
-	MaxBytes    int64         `help:"Bound of the command stream in bytes; -1 for none (new pool: none)." placeholder:"N"`
-	MaxCommands int64         `help:"Bound of the command stream in commands; -1 for none (new pool: none)." placeholder:"N"`
+	MaxBytes    int64         `help:"Bound of the command stream in bytes; =-1 for none (new pool: none)." placeholder:"N"`
+	MaxCommands int64         `help:"Bound of the command stream in commands; =-1 for none (new pool: none)." placeholder:"N"`
 	Commit      string        `help:"How writes reach the server: each by itself, or those under way at the same time as a group with one flush to disk, for servers with sync_interval: always (new pool: each)." placeholder:"each|group"`
 	Change      bool          `help:"Change settings of a pool that exists. Stop its workers first."`
 	Journal     bool          `help:"Also create the pool's journal, for runs of events (docs/journal.md)."`

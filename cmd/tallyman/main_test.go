@@ -46,6 +46,7 @@ const users = `authorization { users = [
 	{user: op, password: op}
 	{user: blind, password: blind, permissions: {publish: {deny: ["$JS.API.STREAM.INFO.KV_main"]}}}
 	{user: keep, password: keep, permissions: {publish: {deny: ["$JS.API.STREAM.MSG.DELETE.main_commands"]}}}
+	{user: close, password: close, permissions: {publish: {deny: ["$JS.API.STREAM.INFO.main_journal"]}}}
 	{user: shut, password: shut, permissions: {publish: {deny: ["$JS.API.DIRECT.GET.main_commands"]}}}
 ]}`
 

@@ -166,7 +166,7 @@ func TestStatus(t *testing.T) {
 	equal(t, queue, "pending", "1")
 	equal(t, queue, "waiting_pulls", "0")
 
-	s.run(t, "status").expect(t, 0, "sequences 3 to 4", "queue orphan holds 1 commands and has no consumer; run: tallyman init --pool main --queue orphan")
+	s.run(t, "status").expect(t, 0, "sequences 3 to 4", "queue orphan holds 1 command and has no consumer; run: tallyman init --pool main --queue orphan")
 }
 
 func TestAudit(t *testing.T) {
@@ -216,6 +216,56 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+func TestStatus_Bounds(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init", "--shards", "2").expect(t, 0)
+	if o := s.run(t, "status"); strings.Contains(o.stdout, "full at") {
+		t.Errorf("got %q of a pool without a bound", o.stdout)
+	}
+	s.run(t, "init", "--max-commands", "10", "--max-bytes", "4096").expect(t, 0)
+	s.run(t, "status").expect(t, 0, "full at       10 commands or 4096 bytes\n")
+	got := s.run(t, "status", "--json").object(t)
+	equal(t, got["stream"].(map[string]any), "max_commands", "10")
+	equal(t, got["shards"].([]any)[1].(map[string]any)["stream"].(map[string]any), "max_bytes", "2048")
+}
+
+func TestStatus_Journal(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init").expect(t, 0)
+	o := s.run(t, "status")
+	o.expect(t, 0)
+	if strings.Contains(o.stdout, "journal") {
+		t.Errorf("got %q of a pool without a journal", o.stdout)
+	}
+	s.run(t, "init", "--journal").expect(t, 0)
+	s.run(t, "status").expect(t, 0, "main_journal: 0 decisions, 0 not relayed yet\n")
+	j, err := journal.Open(t.Context(), s.nc, s.pool(t), journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	if _, err := j.Commit(t.Context(), "a", 0, journal.Decision{Commands: []tallyman.Command{{Kind: "echo"}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, "status").expect(t, 0, "main_journal: 1 decision, 1 not relayed yet, the oldest for ")
+	look := func(url string) map[string]any {
+		t.Helper()
+		o := run(t, url, "", "status", "--json")
+		o.expect(t, 0)
+		return o.object(t)["journal"].(map[string]any)
+	}
+	got := look(s.url)
+	equal(t, got, "name", "main_journal")
+	equal(t, got, "unpublished", "1")
+	blind := as("close", s.server.URL())
+	run(t, blind, "", "status").expect(t, 0, "main_journal: not known: permission denied", "QUEUE", "absorbed")
+	if e := look(blind)["error"]; !strings.Contains(fmt.Sprint(e), "$JS.API.STREAM.INFO.main_journal") {
+		t.Errorf("got the error %v, want the denied subject", e)
+	}
+}
+
 func TestAudit_Journal(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -247,7 +297,7 @@ func TestAudit_Journal(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decisions of 1 runs", "the journal balances")
+	s.run(t, "audit", "--journal", "--seal").expect(t, 0, "the books balance", "1 decision of 1 run", "the journal balances")
 	o := s.run(t, "audit", "--journal", "--json")
 	o.expect(t, 0)
 	got := o.object(t)["journal"].(map[string]any)
@@ -262,5 +312,5 @@ func TestAudit_Journal(t *testing.T) {
 	if err := s.nc.PublishMsg(m); err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "audit", "--journal").expect(t, 6, "sequence 2, of run b, is damaged", `pool "main": the books do not balance: the journal does not balance: 1 decisions damaged`)
+	s.run(t, "audit", "--journal").expect(t, 6, "sequence 2, of run b, is damaged", `pool "main": the books do not balance: the journal does not balance: 1 damaged decision`)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 type reshardCommand struct {
@@ -43,7 +44,7 @@ func (c *reshardCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 		if c.JSON {
 			return out.JSON(map[string]any{"pool": common.Pool, "from": done.From, "to": done.To, "moved": done.Moved, "resumed": done.Resumed})
 		}
-		_, err = fmt.Fprintf(out, "pool %s has %d shards, it had %d; %d entries were moved\n", line(common.Pool), done.To, done.From, done.Moved)
+		_, err = fmt.Fprintf(out, "pool %s has %s, it had %d; moved %s\n", line(common.Pool), plural.Count(done.To, "shard"), done.From, plural.Count(done.Moved, "entry"))
 		return err
 	})
 }
@@ -60,7 +61,7 @@ func (c *reshardCommand) persist(ctx context.Context, nc *nats.Conn, pool, by st
 		if err == nil || !passing(err) || time.Now().After(until) {
 			return done, err
 		}
-		fmt.Fprintf(os.Stderr, "tallyman: going on in a moment: %v\n", err)
+		fmt.Fprintf(os.Stderr, "tallyman: going on in a moment: %s\n", cli.Text(err))
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

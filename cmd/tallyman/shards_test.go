@@ -224,7 +224,7 @@ func TestShards_StatusOfWhatNobodyGets(t *testing.T) {
 	if _, err := s.js(t).ResetConsumerToSequence(t.Context(), first.Name(), "default", 2); err != nil {
 		t.Fatal(err)
 	}
-	s.run(t, "status").expect(t, 0, "1 commands are in the stream that no queue delivers; tallyman audit says why")
+	s.run(t, "status").expect(t, 0, "the stream holds 1 command that no queue delivers; tallyman audit says why")
 	s.run(t, "audit").expect(t, 6, "lingering", `lingering in shard 0: sequence 1 "`+id+`"`, "nats consumer rm main_commands default")
 	s.run(t, "why", id).expect(t, 0, "no worker gets it any more: ask the audit")
 }
@@ -286,7 +286,7 @@ func TestShards_Reshard(t *testing.T) {
 	s.run(t, "reshard").expect(t, 2, "--shards")
 	s.run(t, "reshard", "--shards", "0").expect(t, 2, "give 1 to 256")
 	s.run(t, "init", "--shards", "2").expect(t, 1, "tallyman reshard")
-	s.run(t, "reshard", "--shards", "1").expect(t, 1, "holds 1 commands")
+	s.run(t, "reshard", "--shards", "1").expect(t, 1, "holds 1 command:")
 	s.run(t, append([]string{"cancel"}, waits...)...).expect(t, 0)
 	s.run(t, "reshard", "--shards", "1").expect(t, 1, "tallyman audit --seal")
 	s.run(t, "audit", "--seal").expect(t, 0)
@@ -332,7 +332,7 @@ func TestShards_Journal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.run(t, "audit", "--journal").expect(t, 6, "3 commands missing")
+	s.run(t, "audit", "--journal").expect(t, 6, "3 missing commands")
 }
 
 func revision(t *testing.T, p *tallyman.Pool, id string) uint64 {

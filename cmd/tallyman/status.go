@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -31,6 +33,8 @@ type statusView struct {
 	Absorbed uint64 `json:"absorbed"`
 	// Unserved names queues that hold commands and have no consumer.
 	Unserved []unservedView `json:"unserved_queues"`
+	// Journal is there if the pool has one, or if that cannot be told.
+	Journal *journalView `json:"journal,omitempty"`
 	// Shards tells the same of each shard, of a pool that has more than one. What
 	// is above is the sum of them then.
 	Shards []shardView `json:"shards,omitempty"`
@@ -54,6 +58,9 @@ type streamView struct {
 	FirstSeq uint64 `json:"first_seq"`
 	LastSeq  uint64 `json:"last_seq"`
 	Replicas int    `json:"replicas"`
+	// MaxCommands and MaxBytes bound it, if they are there.
+	MaxCommands int64 `json:"max_commands,omitempty"`
+	MaxBytes    int64 `json:"max_bytes,omitempty"`
 	// Settled is how many of the commands have ended and await the sweep; those
 	// of queues without a consumer are not known, and not among them.
 	Settled uint64 `json:"settled,omitempty"`
@@ -88,22 +95,28 @@ type unservedView struct {
 // remedy says what to do about it.
 func (u *unservedView) remedy(pool string) string {
 	if command.ValidateName("queue", u.Name) == nil {
-		return fmt.Sprintf("queue %s holds %d commands and has no consumer; run: tallyman init --pool %s --queue %s", line(u.Name), u.Commands, pool, line(u.Name))
+		return fmt.Sprintf("queue %s holds %s and has no consumer; run: tallyman init --pool %s --queue %s", line(u.Name), plural.Count(u.Commands, "command"), pool, line(u.Name))
 	}
 	purges := make([]string, len(u.in))
 	for i, s := range u.in {
 		purges[i] = fmt.Sprintf("nats stream purge %s --subject '%s'", s.Name(), line(s.Subjects(u.Name)))
 	}
-	return fmt.Sprintf("queue %s holds %d messages that no worker can get, as that is no name of a queue; take them out with: %s; then write their sequences off, as tallyman audit says", line(u.Name), u.Commands, strings.Join(purges, " and "))
+	return fmt.Sprintf("queue %s holds %s that no worker can get, as that is no name of a queue; take them out with: %s; then write their sequences off, as tallyman audit says", line(u.Name), plural.Count(u.Commands, "message"), strings.Join(purges, " and "))
 }
 
 // Run prints the state of the pool.
 func (c *statusCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out) error {
-	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
+	return connected(ctx, common, func(ctx context.Context, nc *nats.Conn) error {
+		pool, err := common.Open(ctx, nc)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = pool.Close() }() // never fails
 		v, err := statusOf(ctx, pool)
 		if err != nil {
 			return err
 		}
+		v.Journal = journalOf(ctx, nc, pool) // last, since a denial ends ctx
 		if c.JSON {
 			return out.JSON(v)
 		}
@@ -158,7 +171,8 @@ func statusOfShard(ctx context.Context, pool *tallyman.Pool, at tallyman.Shard, 
 	if err != nil {
 		return v, err
 	}
-	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas}
+	v.Stream = streamView{Commands: state.Messages, Bytes: state.Bytes, FirstSeq: state.FirstSeq, LastSeq: state.LastSeq, Replicas: state.Replicas,
+		MaxCommands: max(state.MaxMsgs, 0), MaxBytes: max(state.MaxBytes, 0)}
 	served, idle := uint64(0), true
 	for _, q := range queues {
 		served += q.Pending + uint64(q.Outstanding)
@@ -210,6 +224,8 @@ func (v *statusView) add(s shardView) {
 	v.Shards = append(v.Shards, s)
 	v.Stream.Commands += s.Stream.Commands
 	v.Stream.Bytes += s.Stream.Bytes
+	v.Stream.MaxCommands += s.Stream.MaxCommands
+	v.Stream.MaxBytes += s.Stream.MaxBytes
 	v.Stream.Settled += s.Stream.Settled
 	v.Stream.Undelivered += s.Stream.Undelivered
 	v.Stream.Replicas = s.Stream.Replicas
@@ -292,6 +308,29 @@ func (v *shardView) findUnserved(ctx context.Context, at tallyman.Shard, unserve
 	return nil
 }
 
+// sequences says which sequences lie in the stream.
+func (s *streamView) sequences() string {
+	switch {
+	case s.Commands == 0:
+		return fmt.Sprintf("last sequence %d", s.LastSeq)
+	case s.FirstSeq == s.LastSeq:
+		return fmt.Sprintf("sequence %d", s.LastSeq)
+	}
+	return fmt.Sprintf("sequences %d to %d", s.FirstSeq, s.LastSeq)
+}
+
+// bounds says how much the stream may hold; empty if it has no bound.
+func (s *streamView) bounds() string {
+	var bounds []string
+	if s.MaxCommands > 0 {
+		bounds = append(bounds, plural.Count(s.MaxCommands, "command"))
+	}
+	if s.MaxBytes > 0 {
+		bounds = append(bounds, plural.Count(s.MaxBytes, "byte"))
+	}
+	return strings.Join(bounds, " or ")
+}
+
 func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	t := newTable(out)
 	t.row("pool", v.Pool)
@@ -302,11 +341,15 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		settled = fmt.Sprintf(" (%d of them acked, to be swept)", v.Stream.Settled)
 	}
 	if n := len(v.Shards); n > 0 {
-		t.row("streams", fmt.Sprintf("%d commands%s, %d bytes in %d shards", v.Stream.Commands, settled, v.Stream.Bytes, n))
-	} else if v.Stream.Commands == 0 {
-		t.row("stream", fmt.Sprintf("0 commands, 0 bytes, last sequence %d", v.Stream.LastSeq))
+		t.row("streams", fmt.Sprintf("%s%s, %d bytes in %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, plural.Count(n, "shard")))
 	} else {
-		t.row("stream", fmt.Sprintf("%d commands%s, %d bytes, sequences %d to %d", v.Stream.Commands, settled, v.Stream.Bytes, v.Stream.FirstSeq, v.Stream.LastSeq))
+		t.row("stream", fmt.Sprintf("%s%s, %d bytes, %s", plural.Count(v.Stream.Commands, "command"), settled, v.Stream.Bytes, v.Stream.sequences()))
+	}
+	if bounds := v.Stream.bounds(); bounds != "" {
+		t.row("full at", bounds)
+	}
+	if v.Journal != nil {
+		t.row("journal", v.Journal)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -323,7 +366,7 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 		fmt.Fprintln(out, q.remedy(v.Pool))
 	}
 	if n := v.Stream.Undelivered; n > 0 {
-		fmt.Fprintf(out, "%d commands are in the stream that no queue delivers; tallyman audit says why, and what to do\n", n)
+		fmt.Fprintf(out, "the stream holds %s that no queue delivers; tallyman audit says why, and what to do\n", plural.Count(n, "command"))
 	}
 	fmt.Fprintln(out)
 	t.row("STATE", "COMMANDS")

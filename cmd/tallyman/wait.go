@@ -26,7 +26,7 @@ func (c *waitCommand) Run(ctx context.Context, common *cli.Common, out *cli.Out)
 		}
 		r, err := pool.Wait(ctx, c.ID)
 		if c.Timeout > 0 && errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("no outcome of %q within %v; tallyman show tells what is known of it: %w", c.ID, c.Timeout, err)
+			return fmt.Errorf("no outcome of %q within %v; tallyman why tells where it stands: %w", c.ID, c.Timeout, err)
 		}
 		if r.ID == "" { // no outcome
 			return err

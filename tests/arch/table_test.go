@@ -21,7 +21,7 @@ type rule struct {
 // are listed may be missing; a package that is not listed is an error.
 var table = map[string]rule{
 	root: {
-		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline", "internal/sweep", "internal/failpoint"},
+		may: []string{"command", "stream", "kvstate", "dedupe", "lease", "outbox", "journal", "audit", "internal/pipeline", "internal/sweep", "internal/failpoint", "internal/plural"},
 		why: "users link what the root links: an in-process server, handlers for other languages and command lines are theirs to choose",
 	},
 	"command": {
@@ -41,6 +41,9 @@ var table = map[string]rule{
 	"internal/failpoint": {
 		why: "it ends the process and needs to know nobody for that",
 	},
+	"internal/plural": {
+		why: "it spells numbers, whatever is counted",
+	},
 	"stream": {
 		may: []string{"command", "internal/pipeline"},
 		why: "it carries commands and must not know what became of them: whether to ack is decided above it",
@@ -58,7 +61,7 @@ var table = map[string]rule{
 		why: "trust is arithmetic on the clock; what a lost lease means is decided above it",
 	},
 	"outbox": {
-		may: []string{"command", "lease", "dedupe", "kvstate", "internal/failpoint"},
+		may: []string{"command", "lease", "dedupe", "kvstate", "internal/failpoint", "internal/plural"},
 		why: "a relay submits like any producer, through an interface that the root's has, and must not reach around the root into the stream (ADR 040)",
 	},
 	"outbox/pgxtx": {
@@ -66,11 +69,11 @@ var table = map[string]rule{
 		why: "it lends pgx to the outbox, so that those who use another driver do not link it",
 	},
 	"journal": {
-		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline"},
+		may: []string{"command", "dedupe", "kvstate", "stream", "internal/pipeline", "internal/plural"},
 		why: "a run is written like a record, and whoever submits its commands comes from outside (docs/adr/020)",
 	},
 	"audit": {
-		may: []string{"command", "kvstate", "stream", "dedupe"},
+		may: []string{"command", "kvstate", "stream", "dedupe", "internal/plural"},
 		why: "the books are proved from what JetStream stores, not from what a worker or producer believes; dedupe says under which key an id lies",
 	},
 	"story": {

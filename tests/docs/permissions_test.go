@@ -12,8 +12,10 @@ import (
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
+	"github.com/tallyman-go/tallyman/journal"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/story"
+	"github.com/tallyman-go/tallyman/stream"
 )
 
 func TestPermissions_OfOperations(t *testing.T) {
@@ -52,6 +54,10 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 	// No worker runs yet, so the producer has to look at the first copy in the stream.
 	if s, err := producer.Submit(ctx, parent); err != nil || !s.Absorbed {
 		t.Errorf("submit while it is pending: got %+v, %v, want it absorbed", s, err)
+	}
+
+	if _, err := producer.Commands().Queue(ctx, "misspelt"); !errors.Is(err, stream.ErrNoQueue) {
+		t.Errorf("look for a queue that is not there as producer: got %v, want %v", err, stream.ErrNoQueue)
 	}
 
 	worker := work(t, open("worker"), handlers(func(claim *tallyman.Claim) error {
@@ -112,6 +118,40 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			t.Errorf("why: got %+v, %v, want a completed command", evidence, err)
 		}
 	})
+	if err := journal.Create(ctx, connect("operator"), journal.Config{Pool: "main"}); err != nil {
+		t.Fatalf("create a journal as operator: %v", err)
+	}
+	const decided = 1
+	all := connect("all")
+	writer, err := tallyman.Open(ctx, all, "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = writer.Close() })
+	w, err := journal.Open(ctx, all, writer, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	if _, err := w.Commit(ctx, "a", 0, journal.Decision{Commands: []tallyman.Command{{Kind: "child"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"reader", "desk"} {
+		t.Run("a "+user+" sees how far a journal is relayed, and audits it", func(t *testing.T) {
+			pool := open(user)
+			j, err := journal.Open(ctx, connect(user), pool, journal.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = j.Close() })
+			if s, err := j.Status(ctx); err != nil || s.Unpublished != decided {
+				t.Errorf("status: got %+v, %v, want %d unpublished", s, err, decided)
+			}
+			if r, err := journal.Audit(ctx, j, journal.AuditOptions{}); err != nil || !r.Balanced || r.Decisions != decided {
+				t.Errorf("audit: got %+v, %v, want %d decisions, balanced", r, err, decided)
+			}
+		})
+	}
 	for _, user := range []string{"producer", "reader"} {
 		t.Run("a "+user+" can watch", func(t *testing.T) {
 			seen := map[string]bool{}

@@ -110,12 +110,12 @@ func TestHandlers_PoolFiles(t *testing.T) {
 }
 
 // The story in the document is one that is told.
-func TestOperations_Why(t *testing.T) {
+func TestDesk_Why(t *testing.T) {
 	t.Parallel()
-	got := block(t, "../../docs/operations.md", "why")
+	got := block(t, "../../docs/desk.md", "why")
 	want := "$ tallyman why --scan --utc img-7\n" + read(t, "../../story/testdata/takeover.txt")
 	if got != want {
-		t.Errorf("docs/operations.md shows:\n%s\nwant:\n%s", got, want)
+		t.Errorf("docs/desk.md shows:\n%s\nwant:\n%s", got, want)
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 )
 
 // Bar is one bar at the bottom of a terminal. What is written to it goes above
-// the bar. It is used by one goroutine at a time; another may read from what Reader returns.
+// the bar. It is used by one goroutine at a time; others may read from what
+// Reader returns, and write, until it ends.
 type Bar struct {
 	to  io.Writer
 	all *mpb.Progress // nil: no bar is shown, or not any more

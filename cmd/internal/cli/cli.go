@@ -123,6 +123,24 @@ func tell(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
+// UntilDenied returns a context that ends, with a cause that wraps
+// tallyman.ErrDenied and names the subject, once the server denies this
+// connection anything. It reaches a client as an event of the connection alone,
+// and whoever asked as a timeout. Call the function when done.
+func UntilDenied(ctx context.Context, nc *nats.Conn) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	before := nc.ErrorHandler()
+	nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			cancel(fmt.Errorf("%w: %s", tallyman.ErrDenied, strings.TrimPrefix(err.Error(), "nats: ")))
+		}
+		if before != nil {
+			before(nc, sub, err)
+		}
+	})
+	return ctx, func() { cancel(nil) }
+}
+
 // files checks the files that the flags name, since the client's errors would
 // look like those of a server that cannot be reached.
 func (c *Common) files() error {

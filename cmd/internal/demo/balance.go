@@ -23,7 +23,7 @@ func balance(ctx context.Context, commands *stream.Stream, records *kvstate.Stor
 func flaws(books audit.Report) string {
 	switch {
 	case !books.Balanced:
-		return fmt.Sprintf("the audit found %d sequences missing, %d doubled, %d commands stranded, %d records corrupt",
+		return fmt.Sprintf("the audit found missing sequences: %d, doubled: %d, stranded commands: %d, corrupt records: %d",
 			books.MissingCount, books.DoubledCount, books.StrandedCount, books.CorruptCount)
 	case books.Pending > 0:
 		return fmt.Sprintf("left in the stream: %d", books.Pending)

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Books are the account of a run; the package documentation says what counts as what.
@@ -54,7 +55,7 @@ func (b *Books) tally(orders []order, w *watch, reported map[string]int) {
 		switch {
 		case revisions > 1 || reported[o.Path] > 1:
 			b.Doubled++
-			b.note("%s: %s stored, %d reported", o.Path, count(revisions, "receipt"), reported[o.Path])
+			b.note("%s: %s stored, %d reported", o.Path, plural.Count(revisions, "receipt"), reported[o.Path])
 		case revisions == 1:
 		case parked:
 			b.Parked++
@@ -126,7 +127,7 @@ func (b *Books) judge(copies int) error {
 	case len(wrong) > 0:
 		return fmt.Errorf("%w: %s", cli.ErrUnbalanced, strings.Join(wrong, "; "))
 	case b.Parked > 0:
-		return fmt.Errorf("the books balance, but %s changed or vanished before being packed: %w; run the demo on a quiet directory", count(b.Parked, "file"), tallyman.ErrParked)
+		return fmt.Errorf("the books balance, but %s changed or vanished before being packed: %w; run the demo on a quiet directory", plural.Count(b.Parked, "file"), tallyman.ErrParked)
 	}
 	return nil
 }
@@ -165,7 +166,7 @@ func (b *Books) print(to io.Writer, judged error) error {
 		{"files", b.Files, ""},
 		{"submitted", b.Submitted, "repeats included"},
 		{"absorbed", b.Absorbed, "repeats that changed nothing"},
-		{"executions", b.Executions, fmt.Sprintf("after %s and %s", count(b.Kills, "kill"), count(b.Freezes, "freeze"))},
+		{"executions", b.Executions, fmt.Sprintf("after %s and %s", plural.Count(b.Kills, "kill"), plural.Count(b.Freezes, "freeze"))},
 		{"takeovers", b.Takeovers, "went on where another worker ended"},
 		{"refused", b.Refused, "late results of workers that had lost their lease"},
 		{"completed", b.Completed, ""},
@@ -182,12 +183,4 @@ func (b *Books) print(to io.Writer, judged error) error {
 	}
 	_, err := fmt.Fprintf(to, "%s (%.1f s)\n", verdict, b.Seconds)
 	return err
-}
-
-// count spells a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

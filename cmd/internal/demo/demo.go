@@ -12,6 +12,7 @@ import (
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 const (
@@ -54,7 +55,7 @@ func (c *Command) Run(ctx context.Context, _ *cli.Common, out *cli.Out) (err err
 		return err
 	}
 	if len(p.orders) == 0 {
-		return fmt.Errorf("%w: there is no file to pack in %s (%s left out); name another directory with --dir", cli.ErrUsage, dir, count(len(p.skipped), "file"))
+		return fmt.Errorf("%w: there is no file to pack in %s (%s left out); name another directory with --dir", cli.ErrUsage, dir, plural.Count(len(p.skipped), "file"))
 	}
 	state, err := os.MkdirTemp("", "tallyman-demo-")
 	if err != nil {
@@ -139,7 +140,7 @@ func (r *run) work(ctx context.Context, workers int, dir, state string) error {
 	r.progress = newProgress(len(r.plan.orders))
 	defer func() { r.progress.close() }()
 
-	r.progress.say("packing %s (%.1f MB) of %s with %s", count(len(r.plan.orders), "file"), float64(r.plan.bytes)/1e6, dir, count(workers, "worker"))
+	r.progress.say("packing %s (%.1f MB) of %s with %s", plural.Count(len(r.plan.orders), "file"), float64(r.plan.bytes)/1e6, dir, plural.Count(workers, "worker"))
 	for range workers {
 		if err := r.hire(); err != nil {
 			return err

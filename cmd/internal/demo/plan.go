@@ -13,6 +13,7 @@ import (
 
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/plural"
 )
 
 // Bounds on what is packed.
@@ -96,7 +97,7 @@ func survey(ctx context.Context, root *os.Root) (*plan, error) {
 		return nil, fmt.Errorf("read directory %s: %w", root.Name(), err)
 	}
 	if left > 0 {
-		p.skip(fmt.Sprintf("%d more files", left), fmt.Sprintf("beyond the bounds of %d files or %d bytes", maxFiles, maxTotal))
+		p.skip(plural.Count(left, "more file"), fmt.Sprintf("beyond the bounds of %d files or %d bytes", maxFiles, maxTotal))
 	}
 	return p, nil
 }

@@ -126,7 +126,7 @@ func TestFlaws(t *testing.T) {
 		want  string
 	}{
 		"what the audit calls balanced is":    {audit.Report{Balanced: true}, ""},
-		"what the audit found is counted":     {audit.Report{MissingCount: 2}, "the audit found 2 sequences missing, 0 doubled, 0 commands stranded, 0 records corrupt"},
+		"what the audit found is counted":     {audit.Report{MissingCount: 2}, "the audit found missing sequences: 2, doubled: 0, stranded commands: 0, corrupt records: 0"},
 		"a command left behind is no balance": {audit.Report{Balanced: true, Pending: 1}, "left in the stream: 1"},
 	} {
 		t.Run(name, func(t *testing.T) {

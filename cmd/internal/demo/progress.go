@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tallyman-go/tallyman/internal/plural"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
@@ -50,7 +51,7 @@ func (p *progress) set(n int) {
 		p.bar.SetCurrent(int64(n))
 	case time.Since(p.said) >= sayEvery:
 		p.said = time.Now()
-		p.say("%d of %d receipts", n, p.total)
+		p.say("%d of %s", n, plural.Count(p.total, "receipt"))
 	}
 }
 
