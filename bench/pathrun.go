@@ -39,7 +39,11 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 			return report{}, err
 		}
 	}
-	commands, entries, err := b.states(ctx)
+	commands, err := b.commands(ctx)
+	if err != nil {
+		return report{}, err
+	}
+	entries, err := b.entries(ctx)
 	if err != nil {
 		return report{}, err
 	}
@@ -70,7 +74,7 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	if err := m.end(ctx, n*p.per, end, nil, s); err != nil {
 		return report{}, err
 	}
-	_, after, err := b.states(ctx)
+	after, err := b.entries(ctx)
 	if err != nil {
 		return report{}, err
 	}
@@ -129,12 +133,11 @@ func hold(ctx context.Context, f *field, b *streamBooks, p path, n int, lease ti
 		return err
 	}
 	defer holder.close()
-	m := &meter{f: f, workers: []*process{holder}}
 	if _, err := holder.ask(ctx, "go"); err != nil {
 		return err
 	}
-	if _, err := m.until(ctx, lookInterval, func() (bool, error) {
-		_, entries, err := b.states(ctx)
+	if _, err := until(ctx, lookInterval, []*process{holder}, func() (bool, error) {
+		entries, err := b.entries(ctx)
 		return entries.NumSubjects >= b.before+uint64(n), err
 	}); err != nil {
 		return err
