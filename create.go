@@ -157,7 +157,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		}
 		agreed := want.WithDefaults()
 		if e.Raw != nil {
-			have, is, err := decodeSettings(e.Raw, kvstate.Version)
+			have, is, err := decodeSettings(e.Raw)
 			switch {
 			case is != (place{}):
 				return Settings{}, misplaced(place{}, is)
@@ -181,7 +181,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		if err := agreed.Validate(); err != nil {
 			return Settings{}, err
 		}
-		body, err := agreed.encode(place{}, kvstate.Version)
+		body, err := agreed.stored(place{}).encode()
 		if err != nil {
 			return Settings{}, err
 		}

@@ -70,7 +70,7 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	var is place
-	if p.settings, is, err = decodeSettings(e.Raw, kvstate.Version); is != (place{}) {
+	if p.settings, is, err = decodeSettings(e.Raw); is != (place{}) {
 		return misplaced(place{}, is)
 	}
 	if err != nil {

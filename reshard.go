@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -170,7 +169,7 @@ func (r *resharding) plan(ctx context.Context, to int, by string) (anew bool, er
 	if err != nil {
 		return false, err
 	}
-	settings, is, err := decodeSettings(e.Raw, kvstate.Version)
+	settings, is, err := decodeSettings(e.Raw)
 	if is != (place{}) {
 		return false, misplaced(place{}, is)
 	}
@@ -242,11 +241,11 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 // put stores settings in the first bucket, with a mark or without, over those
 // that were read. What becomes of a write without an answer is read back.
 func (r *resharding) put(ctx context.Context, mark *reshardMark, s Settings) error {
-	in := s.stored(place{}, kvstate.Version)
+	in := s.stored(place{})
 	if in.Reshard = mark; mark != nil {
 		in.Version = settingsVersion // so that programs that know nothing of the mark stay out as well
 	}
-	body, err := json.MarshalIndent(in, "", "  ")
+	body, err := in.encode()
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 			return err
 		}
 		at := place{p.name, i}
-		have, is, err := decodeSettings(e.Raw, kvstate.Version)
+		have, is, err := decodeSettings(e.Raw)
 		switch {
 		case is != at:
 			return strange(at, is, err)
