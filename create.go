@@ -47,12 +47,9 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	if err := command.ValidateName("pool", name); err != nil {
 		return fmt.Errorf("tallyman: create pool: %w", err)
 	}
-	if _, limited := ctx.Deadline(); !limited {
-		// The client library's own limit is short for a cluster that elects leaders.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, openTime+time.Duration(settings.Shards)*time.Second)
-		defer cancel()
-	}
+	// The client library's own limit is short for a cluster that elects leaders.
+	ctx, cancel := pipeline.Within(ctx, openTime+time.Duration(settings.Shards)*time.Second)
+	defer cancel()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, err)

@@ -114,11 +114,8 @@ const (
 // connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, openTime)
-		defer cancel()
-	}
+	ctx, cancel := pipeline.Within(ctx, openTime)
+	defer cancel()
 	ctx, stop := p.link.UntilDenied(ctx)
 	defer stop()
 	for {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -36,7 +37,10 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	// The subscription must be in force before the first look.
-	if err := p.nc.FlushWithContext(flushContext(ctx)); err != nil && ctx.Err() != nil {
+	flush, cancel := pipeline.Within(ctx, askTime) // nats.go asks for a deadline
+	err = p.nc.FlushWithContext(flush)
+	cancel()
+	if err != nil && ctx.Err() != nil {
 		return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, context.Cause(ctx))
 	}
 	again := time.NewTimer(0) // looks at once
@@ -93,14 +97,4 @@ func (p *Pool) Receipt(ctx context.Context, id string) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("tallyman: command %q is %s: receipt %w", id, r.State, ErrNotFound)
 	}
 	return receiptOf(r), nil
-}
-
-// flushContext makes sure that a flush has a deadline, which nats.go asks for.
-func flushContext(ctx context.Context) context.Context {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx
-	}
-	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-	context.AfterFunc(bounded, cancel)
-	return bounded
 }

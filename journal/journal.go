@@ -175,14 +175,6 @@ func (j *Journal) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, er
 	return cons.CachedInfo(), nil
 }
 
-// bounded gives ctx the journal's patience if it has no deadline of its own.
-func (j *Journal) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, j.confirm)
-}
-
 func (j *Journal) remembered(token command.Token) (head, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
