@@ -139,7 +139,7 @@ var outside = []struct {
 	{"modernc.org/sqlite", []string{"cmd/*", "examples/*"},
 		"the outbox works on database/sql; which driver a service links is its own choice"},
 	{"github.com/nats-io/nats.go",
-		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "internal/pooltest", "journal", "embedded", "cmd/*", "examples/*"},
+		[]string{root, "stream", "kvstate", "internal/pipeline", "internal/memory", "internal/pooltest", "journal", "cmd/*", "examples/*"},
 		"command, dedupe and lease are tested without a server, relay and runner act through the root, and audit, desk and story read what stream and kvstate hold"},
 }
 
