@@ -69,7 +69,7 @@ func create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	bucket, err := js.Stream(ctx, "KV_"+cfg.Pool)
+	bucket, err := js.Stream(ctx, kvstate.StreamName(cfg.Pool))
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = fmt.Errorf("the pool does not exist; create it first, with: tallyman init --pool %s: %w", cfg.Pool, err)
