@@ -170,7 +170,9 @@ func (p *Pool) Commands() *stream.Stream { return p.shards[0].stream }
 func (p *Pool) Records() *kvstate.Store { return p.shards[0].bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,
-// which is so for commands that no worker has written about yet.
+// which is so for commands that no worker has written about yet. Further
+// errors: ErrInvalidID, ErrMalformed if the record is damaged, ErrDenied and
+// ErrUnavailable.
 func (p *Pool) Find(ctx context.Context, id string) (*kvstate.Record, error) {
 	token, err := dedupe.Token(id)
 	if err != nil {

@@ -19,7 +19,8 @@ const waitPoll = time.Second
 // Wait returns the receipt of a command once it has one. It survives lost
 // connections and restarted servers. If the command was parked, cancelled or
 // discarded, the receipt comes with ErrParked or ErrCancelled. It does not ask
-// whether the command was ever submitted: bound it with ctx.
+// whether the command was ever submitted: bound it with ctx. Further errors: that
+// of ctx, ErrInvalidID, ErrDenied, and ErrMalformed if the record is damaged.
 //
 // It is safe for concurrent use; each call holds one subscription.
 func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
@@ -88,6 +89,7 @@ func outcome(r *kvstate.Record) (Receipt, error) {
 }
 
 // Receipt returns the receipt of a command, or ErrNotFound if it has none yet.
+// It does not wait. Further errors are those of Find.
 func (p *Pool) Receipt(ctx context.Context, id string) (Receipt, error) {
 	r, err := p.Find(ctx, id)
 	if err != nil {
