@@ -284,22 +284,24 @@ func (r *resharding) open(ctx context.Context) error {
 				return err
 			}
 		}
-		s := &shard{index: i, name: shardName(r.pool.name, i)}
-		var err error
-		s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention})
-		switch {
-		case errors.Is(err, kvstate.ErrNoBucket) && i >= needed:
-			return nil
-		case err != nil:
-			return fmt.Errorf("bucket %q: %w", s.name, err)
-		}
-		s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
-		if err != nil && (!errors.Is(err, stream.ErrNoStream) || i < needed) {
+		s, err := r.shard(ctx, i)
+		if err != nil && (i < needed || !isOneOf(err, kvstate.ErrNoBucket, stream.ErrNoStream)) {
 			return err
 		}
 		r.shards[i] = s // without a stream if it was cut off between the two
 		return nil
 	})
+}
+
+// shard opens one shard. Without its stream it comes with the error that says so;
+// without its bucket there is none.
+func (r *resharding) shard(ctx context.Context, i int) (s *shard, err error) {
+	s = &shard{index: i, name: shardName(r.pool.name, i)}
+	if s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention}); err != nil {
+		return nil, fmt.Errorf("bucket %q: %w", s.name, err)
+	}
+	s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
+	return s, err
 }
 
 // unchanged judges the stored settings: another run may have completed this one, or turned it
