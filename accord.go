@@ -76,7 +76,7 @@ func (p *Pool) sameLayout(e kvstate.Entry) error {
 	if e.Raw == nil {
 		return fmt.Errorf("%w: the settings of pool %q are gone; %s", ErrNoPool, p.name, p.remedy())
 	}
-	have, is, err := decodeSettings(e.Raw, kvstate.Version)
+	have, is, err := decodeSettings(e.Raw)
 	switch {
 	case is != (place{}):
 		return misplaced(place{}, is)

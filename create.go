@@ -47,12 +47,9 @@ func Create(ctx context.Context, nc *nats.Conn, name string, settings Settings, 
 	if err := command.ValidateName("pool", name); err != nil {
 		return fmt.Errorf("tallyman: create pool: %w", err)
 	}
-	if _, limited := ctx.Deadline(); !limited {
-		// The client library's own limit is short for a cluster that elects leaders.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, openTime+time.Duration(settings.Shards)*time.Second)
-		defer cancel()
-	}
+	// The client library's own limit is short for a cluster that elects leaders.
+	ctx, cancel := pipeline.Within(ctx, openTime+time.Duration(settings.Shards)*time.Second)
+	defer cancel()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("tallyman: create pool %q: %w", name, err)
@@ -157,7 +154,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		}
 		agreed := want.WithDefaults()
 		if e.Raw != nil {
-			have, is, err := decodeSettings(e.Raw, kvstate.Version)
+			have, is, err := decodeSettings(e.Raw)
 			switch {
 			case is != (place{}):
 				return Settings{}, misplaced(place{}, is)
@@ -181,7 +178,7 @@ func agree(ctx context.Context, records *kvstate.Store, want Settings, change bo
 		if err := agreed.Validate(); err != nil {
 			return Settings{}, err
 		}
-		body, err := agreed.encode(place{}, kvstate.Version)
+		body, err := agreed.stored(place{}).encode()
 		if err != nil {
 			return Settings{}, err
 		}

@@ -28,7 +28,7 @@ func (c *creation) planned(want Settings) (planned Settings, settled bool, err e
 		return Settings{}, false, err
 	}
 	if raw != nil {
-		have, is, err := decodeSettings(raw, kvstate.Version)
+		have, is, err := decodeSettings(raw)
 		if is != (place{}) {
 			return Settings{}, false, misplaced(place{}, is)
 		}
@@ -79,7 +79,7 @@ func (c *creation) begun() (Settings, *beginning, error) {
 	if err != nil || raw == nil {
 		return Settings{}, nil, err
 	}
-	have, is, err := decodeSettings(raw, kvstate.Version)
+	have, is, err := decodeSettings(raw)
 	if is != (place{c.name, 1}) {
 		return Settings{}, nil, nil // somebody else's
 	}
@@ -155,7 +155,7 @@ func (c *creation) vacant(index int) error {
 	if err != nil || raw == nil {
 		return err
 	}
-	if _, is, err := decodeSettings(raw, kvstate.Version); is != at { // mark says what else is wrong
+	if _, is, err := decodeSettings(raw); is != at { // mark says what else is wrong
 		return strange(at, is, err)
 	}
 	return nil
@@ -163,11 +163,11 @@ func (c *creation) vacant(index int) error {
 
 // mark stores in a shard's bucket whose it is. Begun says that the pool does not exist yet.
 func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, begun *beginning) error {
-	in := s.stored(at, kvstate.Version)
+	in := s.stored(at)
 	if begun != nil && !reflect.DeepEqual(*begun, beginning{}) {
 		in.Begun = begun
 	}
-	body, err := json.MarshalIndent(in, "", "  ")
+	body, err := in.encode()
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func mark(ctx context.Context, records *kvstate.Store, at place, s Settings, beg
 			return err
 		}
 		if e.Raw != nil {
-			have, is, err := decodeSettings(e.Raw, kvstate.Version)
+			have, is, err := decodeSettings(e.Raw)
 			switch {
 			case is != at:
 				return strange(at, is, err)

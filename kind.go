@@ -27,7 +27,8 @@ func NewKind[In, Out any](name string) Kind[In, Out] {
 func (k Kind[In, Out]) Name() string { return k.name }
 
 // Command makes a command of this kind. Equal values of in give equal
-// payloads, so that submitting the same id again is absorbed.
+// payloads, so that submitting the same id again is absorbed. It fails if in
+// cannot be encoded; the id is checked when it is submitted.
 func (k Kind[In, Out]) Command(id string, in In) (Command, error) {
 	body, err := command.Marshal(in)
 	if err != nil {
@@ -106,7 +107,9 @@ func (k Kind[In, Out]) Wait(ctx context.Context, pool *Pool, id string) (Out, Re
 	return out, receipt, err
 }
 
-// Result decodes the result of a receipt of this kind.
+// Result decodes the result of a receipt of this kind. A receipt of another kind
+// is an error, and a result that does not decode into Out one that wraps
+// ErrMalformed.
 func (k Kind[In, Out]) Result(r Receipt) (Out, error) {
 	var out Out
 	if r.Kind != k.name {

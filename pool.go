@@ -70,7 +70,7 @@ func (p *Pool) open(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	var is place
-	if p.settings, is, err = decodeSettings(e.Raw, kvstate.Version); is != (place{}) {
+	if p.settings, is, err = decodeSettings(e.Raw); is != (place{}) {
 		return misplaced(place{}, is)
 	}
 	if err != nil {
@@ -114,11 +114,8 @@ const (
 // connection is away they cannot be sent. It ends early
 // once the server denies what f asks for, with an error that names the subject.
 func (p *Pool) persist(ctx context.Context, f func(context.Context) error) error {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, openTime)
-		defer cancel()
-	}
+	ctx, cancel := pipeline.Within(ctx, openTime)
+	defer cancel()
 	ctx, stop := p.link.UntilDenied(ctx)
 	defer stop()
 	for {
@@ -173,7 +170,9 @@ func (p *Pool) Commands() *stream.Stream { return p.shards[0].stream }
 func (p *Pool) Records() *kvstate.Store { return p.shards[0].bucket }
 
 // Find returns the record of a command; nil with ErrNotFound if there is none,
-// which is so for commands that no worker has written about yet.
+// which is so for commands that no worker has written about yet. Further
+// errors: ErrInvalidID, ErrMalformed if the record is damaged, ErrDenied and
+// ErrUnavailable.
 func (p *Pool) Find(ctx context.Context, id string) (*kvstate.Record, error) {
 	token, err := dedupe.Token(id)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -171,7 +170,7 @@ func (r *resharding) plan(ctx context.Context, to int, by string) (anew bool, er
 	if err != nil {
 		return false, err
 	}
-	settings, is, err := decodeSettings(e.Raw, kvstate.Version)
+	settings, is, err := decodeSettings(e.Raw)
 	if is != (place{}) {
 		return false, misplaced(place{}, is)
 	}
@@ -243,11 +242,11 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 // put stores settings in the first bucket, with a mark or without, over those
 // that were read. What becomes of a write without an answer is read back.
 func (r *resharding) put(ctx context.Context, mark *reshardMark, s Settings) error {
-	in := s.stored(place{}, kvstate.Version)
+	in := s.stored(place{})
 	if in.Reshard = mark; mark != nil {
 		in.Version = settingsVersion // so that programs that know nothing of the mark stay out as well
 	}
-	body, err := json.MarshalIndent(in, "", "  ")
+	body, err := in.encode()
 	if err != nil {
 		return err
 	}
@@ -286,22 +285,24 @@ func (r *resharding) open(ctx context.Context) error {
 				return err
 			}
 		}
-		s := &shard{index: i, name: shardName(r.pool.name, i)}
-		var err error
-		s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention})
-		switch {
-		case errors.Is(err, kvstate.ErrNoBucket) && i >= needed:
-			return nil
-		case err != nil:
-			return fmt.Errorf("bucket %q: %w", s.name, err)
-		}
-		s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
-		if err != nil && (!errors.Is(err, stream.ErrNoStream) || i < needed) {
+		s, err := r.shard(ctx, i)
+		if err != nil && (i < needed || !isOneOf(err, kvstate.ErrNoBucket, stream.ErrNoStream)) {
 			return err
 		}
 		r.shards[i] = s // without a stream if it was cut off between the two
 		return nil
 	})
+}
+
+// shard opens one shard. Without its stream it comes with the error that says so;
+// without its bucket there is none.
+func (r *resharding) shard(ctx context.Context, i int) (s *shard, err error) {
+	s = &shard{index: i, name: shardName(r.pool.name, i)}
+	if s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: s.name, Retention: r.settings.Retention}); err != nil {
+		return nil, fmt.Errorf("bucket %q: %w", s.name, err)
+	}
+	s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, s.name)
+	return s, err
 }
 
 // unchanged judges the stored settings: another run may have completed this one, or turned it

@@ -59,12 +59,8 @@ func (r *resharding) create(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		s := &shard{index: i, name: name}
-		var err error
-		if s.bucket, err = kvstate.Open(ctx, r.pool.nc, r.js, r.pool.pipe, kvstate.Config{Pool: name, Retention: r.settings.Retention}); err != nil {
-			return err
-		}
-		if s.stream, err = stream.Open(ctx, r.pool.nc, r.js, r.pool.pipe, name); err != nil {
+		s, err := r.shard(ctx, i)
+		if err != nil {
 			return err
 		}
 		for _, q := range queues {

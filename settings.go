@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/internal/plural"
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // Defaults of Settings.
@@ -25,8 +27,6 @@ const (
 	// MinLease is the shortest lease. Below it a busy machine's own pauses
 	// would look like a dead worker.
 	MinLease = 200 * time.Millisecond
-
-	digestAlgorithm = "sha256-128"
 )
 
 // Settings are what all participants of a pool must agree on. They lie in the
@@ -213,24 +213,22 @@ type place struct {
 // String names the pool as which the shard is laid out.
 func (p place) String() string { return shardName(p.pool, p.index) }
 
-func (s Settings) encode(at place, recordVersion int) ([]byte, error) {
-	return json.MarshalIndent(s.stored(at, recordVersion), "", "  ")
-}
-
-func (s Settings) stored(at place, recordVersion int) storedSettings {
+func (s Settings) stored(at place) storedSettings {
 	return storedSettings{
 		ShardOf: at.pool, Shard: at.index,
-		Version: s.version(), RecordVersion: recordVersion, Digest: digestAlgorithm,
+		Version: s.version(), RecordVersion: kvstate.Version, Digest: dedupe.Algorithm,
 		Lease: s.Lease.String(), MaxAttempts: s.MaxAttempts,
 		BackoffMin: s.BackoffMin.String(), BackoffMax: s.BackoffMax.String(), Retention: s.Retention.String(),
 		Shards: s.Shards, Removal: string(s.Removal), Commit: string(s.Commit),
 	}
 }
 
+func (s storedSettings) encode() ([]byte, error) { return json.MarshalIndent(s, "", "  ") }
+
 // errGarbled means that what lies there as settings cannot be read at all.
 var errGarbled = errors.New("the stored settings are no JSON")
 
-func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
+func decodeSettings(data []byte) (Settings, place, error) {
 	var in storedSettings
 	if err := json.Unmarshal(data, &in); err != nil {
 		return Settings{}, place{}, fmt.Errorf("%w: %w: %w; restore key _pool or run tallyman init --change", ErrSettings, errGarbled, err)
@@ -239,10 +237,10 @@ func decodeSettings(data []byte, recordVersion int) (Settings, place, error) {
 	switch {
 	case in.Version < 1 || in.Version > settingsVersion:
 		return Settings{}, at, fmt.Errorf("%w: the pool's settings have version %d, this program knows those up to %d; use the same version everywhere", ErrSettings, in.Version, settingsVersion)
-	case in.RecordVersion != recordVersion:
-		return Settings{}, at, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, recordVersion)
-	case in.Digest != digestAlgorithm:
-		return Settings{}, at, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, digestAlgorithm)
+	case in.RecordVersion != kvstate.Version:
+		return Settings{}, at, fmt.Errorf("%w: the pool's records have version %d, this program writes %d; use the same version everywhere", ErrSettings, in.RecordVersion, kvstate.Version)
+	case in.Digest != dedupe.Algorithm:
+		return Settings{}, at, fmt.Errorf("%w: the pool's digest is %q, this program computes %q", ErrSettings, in.Digest, dedupe.Algorithm)
 	}
 	out := Settings{
 		MaxAttempts: in.MaxAttempts,

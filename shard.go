@@ -56,6 +56,12 @@ func (p *Pool) Shards() []Shard {
 // ShardOf returns the shard where the command with this token, and its record, lie.
 func (p *Pool) ShardOf(token command.Token) Shard { return p.of(token).shown() }
 
+// CommandsOf returns the command stream of the shard that a token belongs to.
+func (p *Pool) CommandsOf(t command.Token) *stream.Stream { return p.ShardOf(t).Commands }
+
+// RecordsOf returns the bucket of the shard that a token belongs to.
+func (p *Pool) RecordsOf(t command.Token) *kvstate.Store { return p.ShardOf(t).Records }
+
 func (s *shard) shown() Shard { return Shard{Index: s.index, Commands: s.stream, Records: s.bucket} }
 
 // of returns the shard where the command with this token, and its record, lie.
@@ -122,7 +128,7 @@ func (p *Pool) openOthers(ctx context.Context, js jetstream.JetStream) error {
 			return err
 		}
 		at := place{p.name, i}
-		have, is, err := decodeSettings(e.Raw, kvstate.Version)
+		have, is, err := decodeSettings(e.Raw)
 		switch {
 		case is != at:
 			return strange(at, is, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
 
@@ -18,7 +19,8 @@ const waitPoll = time.Second
 // Wait returns the receipt of a command once it has one. It survives lost
 // connections and restarted servers. If the command was parked, cancelled or
 // discarded, the receipt comes with ErrParked or ErrCancelled. It does not ask
-// whether the command was ever submitted: bound it with ctx.
+// whether the command was ever submitted: bound it with ctx. Further errors: that
+// of ctx, ErrInvalidID, ErrDenied, and ErrMalformed if the record is damaged.
 //
 // It is safe for concurrent use; each call holds one subscription.
 func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
@@ -36,7 +38,10 @@ func (p *Pool) Wait(ctx context.Context, id string) (Receipt, error) {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	// The subscription must be in force before the first look.
-	if err := p.nc.FlushWithContext(flushContext(ctx)); err != nil && ctx.Err() != nil {
+	flush, cancel := pipeline.Within(ctx, askTime) // nats.go asks for a deadline
+	err = p.nc.FlushWithContext(flush)
+	cancel()
+	if err != nil && ctx.Err() != nil {
 		return Receipt{}, fmt.Errorf("tallyman: wait for %q: %w", id, context.Cause(ctx))
 	}
 	again := time.NewTimer(0) // looks at once
@@ -84,6 +89,7 @@ func outcome(r *kvstate.Record) (Receipt, error) {
 }
 
 // Receipt returns the receipt of a command, or ErrNotFound if it has none yet.
+// It does not wait. Further errors are those of Find.
 func (p *Pool) Receipt(ctx context.Context, id string) (Receipt, error) {
 	r, err := p.Find(ctx, id)
 	if err != nil {
@@ -93,14 +99,4 @@ func (p *Pool) Receipt(ctx context.Context, id string) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("tallyman: command %q is %s: receipt %w", id, r.State, ErrNotFound)
 	}
 	return receiptOf(r), nil
-}
-
-// flushContext makes sure that a flush has a deadline, which nats.go asks for.
-func flushContext(ctx context.Context) context.Context {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx
-	}
-	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-	context.AfterFunc(bounded, cancel)
-	return bounded
 }

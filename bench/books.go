@@ -180,14 +180,6 @@ func (b *streamBooks) sum(ctx context.Context, what string, of func(shardBooks) 
 	return all, nil
 }
 
-// states reads how the command streams and the buckets stand.
-func (b *streamBooks) states(ctx context.Context) (commands, entries jetstream.StreamState, err error) {
-	if commands, err = b.commands(ctx); err == nil {
-		entries, err = b.entries(ctx)
-	}
-	return commands, entries, err
-}
-
 // Completions reads when each receipt was stored, by the server's clock.
 func (b *streamBooks) Completions(ctx context.Context) (map[string]time.Time, error) {
 	at := make(map[string]time.Time)

@@ -1,6 +1,10 @@
 package main
 
-import "math"
+import (
+	"math"
+
+	"github.com/tallyman-go/tallyman"
+)
 
 // cost is what one command takes.
 type cost struct {
@@ -60,9 +64,6 @@ type assumptions struct {
 
 func defaultAssumptions() assumptions { return assumptions{Cores: 16, NIC: 25, Disk: 1000, Used: 0.6} }
 
-// poolShards is how many shards a pool has at most (tallyman.MaxShards).
-const poolShards = 256
-
 // need is what a rate takes.
 type need struct {
 	Rate        float64 `json:"rate"`
@@ -92,7 +93,7 @@ func (a assumptions) needs(rate float64, c cost, replicas int) need {
 	}
 	// As if a shard could use one core of the server that leads it, and no more.
 	n.Shards = int(math.Ceil(rate * c.Busiest / 1e6 / a.Used))
-	n.Pools = (n.Shards + poolShards - 1) / poolShards
+	n.Pools = (n.Shards + tallyman.MaxShards - 1) / tallyman.MaxShards
 	n.Servers, n.FirstLimit = replicas, "replicas"
 	for _, by := range []struct {
 		what    string

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -139,5 +138,3 @@ func (r capacityResults) sizes(b *strings.Builder) {
 			number(n.NIC), number(n.Disk), number(n.Day), number(n.Backlog))
 	}
 }
-
-func (r capacityResults) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }

@@ -27,7 +27,7 @@
 // jetstream.go, cluster.go, postgres.go and redis.go the servers. mode.go lists
 // what can be measured: scenario.go the straight way of all contestants,
 // paths.go and pathrun.go the other paths, flat.go the cost beside ever more of
-// everything, the latter two for raw and Tallyman alone, and capacity.go what a
+// everything, the latter two for raw and Tallyman alone (pair.go), and capacity.go what a
 // command takes, with capacitymodel.go as what follows from that. rawbatch.go is
 // the bound for servers that flush before they answer, books.go what is read of
 // streams, traffic.go and disk.go what the kernel counts.

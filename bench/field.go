@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -90,21 +89,15 @@ func (f *field) start(ctx context.Context, role string, n, rate int) (*process, 
 
 // settled waits until n commands are completed and none is left, and returns
 // when that was. It fails when the worker does.
-func (f *field) settled(ctx context.Context, n int, worker *process) (time.Time, error) {
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("wait for %d completions: %w", n, context.Cause(ctx))
-		case r, ok := <-worker.reports:
-			return time.Time{}, errors.Join(worker.check(r, ok), errors.New("the worker spoke before it was asked"))
-		case <-tick.C:
-		}
-		if end, done, err := f.books.Settled(ctx, n); err != nil || done {
-			return end, err
-		}
+func (f *field) settled(ctx context.Context, n int, worker *process) (end time.Time, err error) {
+	_, err = until(ctx, pollInterval, []*process{worker}, func() (done bool, err error) {
+		end, done, err = f.books.Settled(ctx, n)
+		return done, err
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("wait for %d completions: %w", n, err)
 	}
+	return end, nil
 }
 
 // completions reads when each command was completed, and fails unless exactly

@@ -23,7 +23,7 @@ type standing struct {
 	pending  int // commands that wait before the measured ones
 	receipts int // of commands long done
 	workers  int // processes
-	shards   int // of Tallyman alone; 0 for what the flags say
+	shards   int // of Tallyman, as the bound has none; 0 for what the flags say
 }
 
 // standings lists them, the smallest of each axis first: the others are compared
@@ -189,10 +189,9 @@ func fill(ctx context.Context, f *field, b *streamBooks, receipts int) error {
 
 // flatRow is what one standing load did to both contestants.
 type flatRow struct {
-	Axis     string   `json:"axis"`
-	Standing string   `json:"standing"`
-	Raw      []sample `json:"raw"` // one for each round
-	Ours     []sample `json:"tallyman"`
+	Axis     string `json:"axis"`
+	Standing string `json:"standing"`
+	pair
 }
 
 // flatResults is everything that --flat --json prints.
@@ -203,39 +202,15 @@ type flatResults struct {
 
 func measureFlat(ctx context.Context, l load, with layout, progress func(string)) (flatResults, error) {
 	out := flatResults{conditions: newConditions(l, with)}
-	pair := boundAndOurs(with)
-	for round := range l.Rounds {
-		row := 0
-		for _, st := range standings(l.Quick) {
-			if l.Scenario != "" && l.Scenario != st.axis {
-				continue
-			}
-			if round == 0 {
-				out.Rows = append(out.Rows, flatRow{Axis: st.axis, Standing: st.title})
-			}
-			for turn := range pair {
-				c, s := pair[(turn+round)%len(pair)], sample{}
-				if st.shards > 0 && c.Name() == boundName {
-					continue // it has none
-				}
-				progress(fmt.Sprintf("round %d of %d: %s: %s", round+1, l.Rounds, st.title, c.Name()))
-				server, err := measureStanding(ctx, l, st, c, s)
-				if err != nil {
-					return out, fmt.Errorf("%s: %s: %w", st.title, c.Name(), err)
-				}
-				out.ran(c, server)
-				if c.Name() == boundName {
-					out.Rows[row].Raw = append(out.Rows[row].Raw, s)
-				} else {
-					out.Rows[row].Ours = append(out.Rows[row].Ours, s)
-				}
-			}
-			row++
+	for _, st := range standings(l.Quick) {
+		if l.Scenario != "" && l.Scenario != st.axis {
+			continue
 		}
+		out.Rows = append(out.Rows, flatRow{Axis: st.axis, Standing: st.title, pair: pair{
+			title: st.title, alone: st.shards > 0,
+			measure: func(c onJetStream, s sample) (report, error) { return measureStanding(ctx, l, st, c, s) },
+		}})
 	}
-	out.done()
-	if len(out.Rows) == 0 {
-		return out, errors.New("nothing was measured")
-	}
-	return out, nil
+	err := out.measurePairs(l, with, len(out.Rows), func(i int) *pair { return &out.Rows[i].pair }, progress)
+	return out, err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -63,8 +62,6 @@ func change(rounds, base []sample, keys ...string) string {
 	}
 	return fmt.Sprintf("%+.0f %% (%+.0f to %+.0f)", median(percent), slices.Min(percent), slices.Max(percent))
 }
-
-func (r flatResults) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 // whole prints a count, with commas at thousands.
 func whole(n int) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -124,10 +125,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return out.writeJSON(stdout)
-		}
-		return out.writeMarkdown(stdout)
+		return show(out, *asJSON, stdout)
 	}
 	return compare(ctx, l, with, cs, *asJSON, stdout, stderr)
 }
@@ -146,10 +144,14 @@ func compare(ctx context.Context, l load, with layout, cs []Contestant, asJSON b
 		return err
 	}
 	out.Missing = missing
+	return show(out, asJSON, stdout)
+}
+
+func show(out tables, asJSON bool, w io.Writer) error {
 	if asJSON {
-		return out.writeJSON(stdout)
+		return json.NewEncoder(w).Encode(out)
 	}
-	return out.writeMarkdown(stdout)
+	return out.writeMarkdown(w)
 }
 
 func (l load) validate() error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -57,6 +56,10 @@ const lookInterval = 20 * time.Millisecond
 // until looks again and again whether something is reached, and returns when that
 // was. It fails when a worker does.
 func (m *meter) until(ctx context.Context, every time.Duration, reached func() (bool, error)) (time.Time, error) {
+	return until(ctx, every, m.workers, reached)
+}
+
+func until(ctx context.Context, every time.Duration, workers []*process, reached func() (bool, error)) (time.Time, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -65,7 +68,7 @@ func (m *meter) until(ctx context.Context, every time.Duration, reached func() (
 			return time.Time{}, context.Cause(ctx)
 		case <-tick.C:
 		}
-		for _, w := range m.workers {
+		for _, w := range workers {
 			select {
 			case r, ok := <-w.reports:
 				return time.Time{}, errors.Join(w.check(r, ok), errors.New("the worker spoke before it was asked"))
@@ -73,7 +76,7 @@ func (m *meter) until(ctx context.Context, every time.Duration, reached func() (
 			}
 		}
 		if done, err := reached(); err != nil {
-			return time.Time{}, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+			return time.Time{}, errors.Join(err, context.Cause(ctx))
 		} else if done {
 			return time.Now(), nil
 		}

@@ -17,10 +17,9 @@ type mode struct {
 	run       func(ctx context.Context, l load, with layout, progress func(string)) (tables, error)
 }
 
-// tables are what a run has to show.
+// tables are what a run has to show, in JSON as they are.
 type tables interface {
 	writeMarkdown(io.Writer) error
-	writeJSON(io.Writer) error
 }
 
 // pathsMode measures the paths other than the straight one.

@@ -97,9 +97,10 @@ func TestRun_Replicas(t *testing.T) {
 func TestPathResults(t *testing.T) {
 	t.Parallel()
 	r := pathResults{Rows: []pathRow{{
-		Path: "p", Counts: "calls",
-		Raw:  []sample{{"rate": 100, "writes": 2, "worker_cpu": 1, "server_cpu": 3}, {"rate": 1000, "writes": 2, "worker_cpu": 1, "server_cpu": 3}},
-		Ours: []sample{{"rate": 50, "writes": 2, "worker_cpu": 2, "server_cpu": 6}, {"rate": 1000, "writes": 2, "worker_cpu": 2, "server_cpu": 6}},
+		Path: "p", Counts: "calls", pair: pair{
+			Raw:  []sample{{"rate": 100, "writes": 2, "worker_cpu": 1, "server_cpu": 3}, {"rate": 1000, "writes": 2, "worker_cpu": 1, "server_cpu": 3}},
+			Ours: []sample{{"rate": 50, "writes": 2, "worker_cpu": 2, "server_cpu": 6}, {"rate": 1000, "writes": 2, "worker_cpu": 2, "server_cpu": 6}},
+		},
 	}}}
 	var b strings.Builder
 	if err := r.writeMarkdown(&b); err != nil {
@@ -152,8 +153,8 @@ func TestFlatResults(t *testing.T) {
 		return []sample{{"producer_cpu": producer, "worker_cpu": worker, "server_cpu": server, "cpu": producer + worker + server}}
 	}
 	r := flatResults{Rows: []flatRow{
-		{Axis: "pending", Standing: "few", Raw: costs(1, 1, 1), Ours: costs(10, 10, 20)},
-		{Axis: "pending", Standing: "many", Raw: costs(1, 1, 1), Ours: costs(10, 20, 10)},
+		{Axis: "pending", Standing: "few", pair: pair{Raw: costs(1, 1, 1), Ours: costs(10, 10, 20)}},
+		{Axis: "pending", Standing: "many", pair: pair{Raw: costs(1, 1, 1), Ours: costs(10, 20, 10)}},
 	}}
 	var b strings.Builder
 	if err := r.writeMarkdown(&b); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -53,5 +52,3 @@ func (r pathRow) ratio(of func(sample) float64) spread {
 	}
 	return spread{median(ratios), slices.Min(ratios), slices.Max(ratios)}
 }
-
-func (r pathResults) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }

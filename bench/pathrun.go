@@ -39,7 +39,11 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 			return report{}, err
 		}
 	}
-	commands, entries, err := b.states(ctx)
+	commands, err := b.commands(ctx)
+	if err != nil {
+		return report{}, err
+	}
+	entries, err := b.entries(ctx)
 	if err != nil {
 		return report{}, err
 	}
@@ -70,7 +74,7 @@ func measurePath(ctx context.Context, l load, p path, c onJetStream, s sample) (
 	if err := m.end(ctx, n*p.per, end, nil, s); err != nil {
 		return report{}, err
 	}
-	_, after, err := b.states(ctx)
+	after, err := b.entries(ctx)
 	if err != nil {
 		return report{}, err
 	}
@@ -129,12 +133,11 @@ func hold(ctx context.Context, f *field, b *streamBooks, p path, n int, lease ti
 		return err
 	}
 	defer holder.close()
-	m := &meter{f: f, workers: []*process{holder}}
 	if _, err := holder.ask(ctx, "go"); err != nil {
 		return err
 	}
-	if _, err := m.until(ctx, lookInterval, func() (bool, error) {
-		_, entries, err := b.states(ctx)
+	if _, err := until(ctx, lookInterval, []*process{holder}, func() (bool, error) {
+		entries, err := b.entries(ctx)
 		return entries.NumSubjects >= b.before+uint64(n), err
 	}); err != nil {
 		return err
@@ -184,10 +187,9 @@ func (f *field) streams() (*streamBooks, error) {
 
 // pathRow is what one path made with both contestants.
 type pathRow struct {
-	Path   string   `json:"path"`
-	Counts string   `json:"counts"`
-	Raw    []sample `json:"raw"` // one for each round
-	Ours   []sample `json:"tallyman"`
+	Path   string `json:"path"`
+	Counts string `json:"counts"`
+	pair
 }
 
 // pathResults is everything that --paths --json prints.
@@ -196,42 +198,17 @@ type pathResults struct {
 	Rows []pathRow `json:"rows"`
 }
 
-// measurePaths runs every path in every round with the bound and Tallyman,
-// right after each other, each of them first in every other round.
 func measurePaths(ctx context.Context, l load, with layout, progress func(string)) (pathResults, error) {
 	out := pathResults{conditions: newConditions(l, with)}
-	pair := boundAndOurs(with)
-	for round := range l.Rounds {
-		row := 0
-		for _, p := range paths() {
-			if l.Scenario != "" && l.Scenario != p.name {
-				continue
-			}
-			if round == 0 {
-				out.Rows = append(out.Rows, pathRow{Path: p.name, Counts: p.counts})
-			}
-			for turn := range pair {
-				c, s := pair[(turn+round)%len(pair)], sample{}
-				progress(fmt.Sprintf("round %d of %d: %s: %s", round+1, l.Rounds, p.name, c.Name()))
-				server, err := measurePath(ctx, l, p, c, s)
-				if err != nil {
-					return out, fmt.Errorf("%s: %s: %w", p.name, c.Name(), err)
-				}
-				out.ran(c, server)
-				if c.Name() == boundName {
-					out.Rows[row].Raw = append(out.Rows[row].Raw, s)
-				} else {
-					out.Rows[row].Ours = append(out.Rows[row].Ours, s)
-				}
-			}
-			row++
+	for _, p := range paths() {
+		if l.Scenario != "" && l.Scenario != p.name {
+			continue
 		}
+		out.Rows = append(out.Rows, pathRow{Path: p.name, Counts: p.counts, pair: pair{
+			title:   p.name,
+			measure: func(c onJetStream, s sample) (report, error) { return measurePath(ctx, l, p, c, s) },
+		}})
 	}
-	out.done()
-	return out, nil
-}
-
-// boundAndOurs are the two that know everything that this program measures.
-func boundAndOurs(l layout) []onJetStream {
-	return []onJetStream{{natsContestant: raw{}, layout: l}, {natsContestant: ours{}, layout: l}}
+	err := out.measurePairs(l, with, len(out.Rows), func(i int) *pair { return &out.Rows[i].pair }, progress)
+	return out, err
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
-	"io"
 	"slices"
 )
 
@@ -173,5 +171,3 @@ func median(values []float64) float64 {
 	}
 	return (values[mid-1] + values[mid]) / 2
 }
-
-func (r results) writeJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }

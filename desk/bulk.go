@@ -67,7 +67,7 @@ func (d *Desk) DiscardMany(ctx context.Context, act Act, bulk Bulk) (Counts, err
 				}
 				return Outcome{}, nil
 			}
-			return d.end(ctx, e, kvstate.Discarded, b.judge)
+			return d.end(ctx, e, b.judge)
 		}
 		return b.run(ctx)
 	})

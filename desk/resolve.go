@@ -22,7 +22,7 @@ type Result struct {
 // names who resolved it. Stating the same result again changes nothing; another
 // one is refused, since receipts never change.
 func (d *Desk) Resolve(ctx context.Context, act Act, id string, result Result) (Outcome, error) {
-	out, err := d.settle(ctx, act, id, kvstate.Completed, func(e kvstate.Entry) (*kvstate.Record, error) {
+	out, err := d.settle(ctx, act, id, func(e kvstate.Entry) (*kvstate.Record, error) {
 		if kvstate.Aside(e.Key) {
 			return nil, fmt.Errorf("%w: %s is no command of its own whose outcome anybody waits for: %s; discard it", ErrRefused, e.Key, asideWhy(e.Record.Reason))
 		}
@@ -53,7 +53,7 @@ func (d *Desk) Resolve(ctx context.Context, act Act, id string, result Result) (
 // Discard gives a parked command up. Id may also be the key of what was parked
 // aside: a message that did not decode, or a copy whose id stands for another command.
 func (d *Desk) Discard(ctx context.Context, act Act, id string) (Outcome, error) {
-	out, err := d.settle(ctx, act, id, kvstate.Discarded, func(e kvstate.Entry) (*kvstate.Record, error) {
+	out, err := d.settle(ctx, act, id, func(e kvstate.Entry) (*kvstate.Record, error) {
 		return givenUp(act, e)
 	})
 	if err != nil {
@@ -77,7 +77,7 @@ func givenUp(act Act, e kvstate.Entry) (*kvstate.Record, error) {
 
 // settle gives a parked command its end: what decide makes of its record. Nil
 // means that it has that end already.
-func (d *Desk) settle(ctx context.Context, act Act, id string, to kvstate.State, decide func(kvstate.Entry) (*kvstate.Record, error)) (Outcome, error) {
+func (d *Desk) settle(ctx context.Context, act Act, id string, decide func(kvstate.Entry) (*kvstate.Record, error)) (Outcome, error) {
 	if err := act.check(); err != nil {
 		return Outcome{}, err
 	}
@@ -87,10 +87,10 @@ func (d *Desk) settle(ctx context.Context, act Act, id string, to kvstate.State,
 	if err != nil {
 		return Outcome{}, err
 	}
-	return at.end(ctx, e, to, decide)
+	return at.end(ctx, e, decide)
 }
 
-func (d *Desk) end(ctx context.Context, e kvstate.Entry, to kvstate.State, decide func(kvstate.Entry) (*kvstate.Record, error)) (Outcome, error) {
+func (d *Desk) end(ctx context.Context, e kvstate.Entry, decide func(kvstate.Entry) (*kvstate.Record, error)) (Outcome, error) {
 	for range rejudge {
 		if e.Record == nil {
 			return Outcome{}, errUnknown()
@@ -104,7 +104,7 @@ func (d *Desk) end(ctx context.Context, e kvstate.Entry, to kvstate.State, decid
 			return Outcome{Already: true}, nil
 		}
 		now, wrote, err := d.write(ctx, e.Key, next)
-		if errors.Is(err, kvstate.ErrTooLarge) && to == kvstate.Discarded && next.Command != nil {
+		if errors.Is(err, kvstate.ErrTooLarge) && next.State == kvstate.Discarded && next.Command != nil {
 			next.Command = nil // what is given up need not be kept
 			now, wrote, err = d.write(ctx, e.Key, next)
 		}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	natsd "github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -136,16 +135,6 @@ func (s *Server) URL() string {
 
 // Dir returns the directory of the store.
 func (s *Server) Dir() string { return s.dir }
-
-// Connect opens a client connection over TCP, which the caller must close. If
-// the configuration file demands credentials, opts must bring them.
-func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect(s.URL(), opts...)
-	if err != nil {
-		return nil, fmt.Errorf("embedded: connect to %s: %w", s.URL(), err)
-	}
-	return nc, nil
-}
 
 // Close shuts the server down in order and waits until it has ended. It removes
 // the store if it was a temporary one. Closing twice does nothing.

@@ -112,7 +112,7 @@ func TestServer_Kill(t *testing.T) {
 	s := start(t, embedded.Config{})
 	s.Kill()
 	s.Kill()
-	if nc, err := s.Connect(); err == nil {
+	if nc, err := nats.Connect(s.URL()); err == nil {
 		nc.Close()
 		t.Error("connected to a killed server")
 	}
@@ -170,7 +170,7 @@ func TestServer_RestartWaitsForItsPort(t *testing.T) {
 	if err := <-restarted; err != nil {
 		t.Fatal(err)
 	}
-	nc, err := s.Connect()
+	nc, err := nats.Connect(s.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,13 +235,13 @@ func TestStart_ConfigFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, embedded.Config{ConfigFile: conf, Listen: "127.0.0.1:0", MaxPayload: 3000})
-	if nc, err := s.Connect(); !errors.Is(err, nats.ErrAuthorization) {
+	if nc, err := nats.Connect(s.URL()); !errors.Is(err, nats.ErrAuthorization) {
 		if err == nil {
 			nc.Close()
 		}
 		t.Errorf("connect without credentials: got %v, want %v", err, nats.ErrAuthorization)
 	}
-	nc, err := s.Connect(nats.UserInfo("ann", "secret"))
+	nc, err := nats.Connect(s.URL(), nats.UserInfo("ann", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (j *Journal) commit(ctx context.Context, token command.Token, e *Entry, nam
 	if n := m.Size() + len(jetstream.ExpectedLastSubjSeqHeader) + 24; n > j.Limit() {
 		return e.committed(false), fmt.Errorf("journal: commit decision %d of run %q: %w: %d bytes with headers, max_payload of the server is %d; split it, or store bodies elsewhere and keep references", e.Seq, e.Run, ErrTooLarge, n, j.Limit())
 	}
-	ctx, cancel := j.bounded(ctx)
+	ctx, cancel := pipeline.Within(ctx, j.confirm)
 	defer cancel()
 	c := &commit{j: j, token: token, entry: e, msg: m, named: named}
 	return c.run(ctx)

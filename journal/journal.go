@@ -37,7 +37,8 @@ type Options struct {
 	// Logger gets warnings, such as damaged snapshots. Default slog.Default().
 	Logger *slog.Logger
 	// Confirm is how long a Commit whose context has no deadline goes on
-	// trying before it ends with ErrUnconfirmed. Default 10 s.
+	// trying before it ends with ErrUnconfirmed, and for how long a Replay, Load or
+	// Audit bears that nothing is read. Default 10 s.
 	Confirm time.Duration
 }
 
@@ -130,7 +131,8 @@ type Status struct {
 	MissedSnapshots  uint64 `json:"missed_snapshots"`
 }
 
-// Status returns where the journal stands now, as its leader has it.
+// Status returns where the journal stands now, as its leader has it. It asks for 5 s at
+// most. Errors: ErrNoJournal, ErrUnavailable, or that of ctx.
 func (j *Journal) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -173,14 +175,6 @@ func (j *Journal) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, er
 		return nil, fmt.Errorf("journal: relay of %q: %w", j.stream, absent(err, j.pool))
 	}
 	return cons.CachedInfo(), nil
-}
-
-// bounded gives ctx the journal's patience if it has no deadline of its own.
-func (j *Journal) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, j.confirm)
 }
 
 func (j *Journal) remembered(token command.Token) (head, bool) {

@@ -41,7 +41,7 @@ func (j *Journal) History(ctx context.Context, run string, visit func(*Entry) er
 
 // end asks the leader where a run ends, again and again while there is no leader.
 func (j *Journal) end(ctx context.Context, token command.Token) (head, error) {
-	ctx, cancel := j.bounded(ctx)
+	ctx, cancel := pipeline.Within(ctx, j.confirm)
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		last, err := j.last(ctx, token)

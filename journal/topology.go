@@ -45,7 +45,8 @@ func Name(pool string) string { return pool + "_journal" }
 func subjectPrefix(pool string) string { return pool + ".journal." }
 
 // Create makes the journal of a pool that exists, or brings it up to cfg. It
-// is the operator's act and safe to repeat.
+// is the operator's act and safe to repeat. While there is no answer it asks again
+// until ctx ends. It fails with ErrUnavailable while there is no leader.
 //
 // A consumer that was deleted is made again where the relays had got to, as
 // far as they have noted it (see Relay), and not at the first decision: the
@@ -69,7 +70,7 @@ func create(ctx context.Context, nc *nats.Conn, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	bucket, err := js.Stream(ctx, "KV_"+cfg.Pool)
+	bucket, err := js.Stream(ctx, kvstate.StreamName(cfg.Pool))
 	if err != nil {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = fmt.Errorf("the pool does not exist; create it first, with: tallyman init --pool %s: %w", cfg.Pool, err)

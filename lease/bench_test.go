@@ -11,7 +11,7 @@ func BenchmarkHold(b *testing.B) {
 	k := NewKeeper(Terms{Wait: wait}, nil)
 	start := time.Now().Add(time.Hour) // however long this runs
 	for range 100 {
-		k.Hold(nil, start, nil)
+		hold(k, start, nil)
 	}
 	b.ReportAllocs()
 	for b.Loop() {

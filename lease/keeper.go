@@ -13,7 +13,6 @@ type Keeper struct {
 
 	mu   sync.Mutex
 	head *Lease // doubly linked, in no order that matters
-	n    int
 }
 
 // NewKeeper returns a keeper. Beat is asked to send heartbeats for the leases
@@ -24,16 +23,9 @@ func NewKeeper(terms Terms, beat func(due []*Lease)) *Keeper {
 	return &Keeper{terms: terms, beat: beat}
 }
 
-// Hold begins to keep a lease that counts from start. When it ends other than
-// by Release, lost is called once, with a Lapse if it ran out, or the cause given
-// to Lose.
-func (k *Keeper) Hold(holder any, start time.Time, lost func(error)) *Lease {
-	l := new(Lease)
-	k.HoldIn(l, holder, start, lost)
-	return l
-}
-
-// HoldIn is Hold with a zero Lease of the caller's, such as a field of the holder.
+// HoldIn begins to keep a lease that counts from start, in a zero Lease of the
+// caller's, such as a field of the holder. When it ends other than by Release,
+// lost is called once, with a Lapse if it ran out, or the cause given to Lose.
 func (k *Keeper) HoldIn(l *Lease, holder any, start time.Time, lost func(error)) {
 	l.Holder, l.terms, l.lost = holder, k.terms, lost
 	l.start, l.nextBeat = start, k.terms.beatAfter(start)
@@ -43,7 +35,6 @@ func (k *Keeper) HoldIn(l *Lease, holder any, start time.Time, lost func(error))
 		l.next.prev = l
 	}
 	k.head = l
-	k.n++
 }
 
 // Release ends a lease whose delivery is settled. It reports whether the lease
@@ -60,17 +51,9 @@ func (k *Keeper) Release(l *Lease) bool {
 			l.next.prev = l.prev
 		}
 		l.prev, l.next = nil, nil
-		k.n--
 	}
 	k.mu.Unlock()
 	return l.end()
-}
-
-// Len returns how many leases are kept.
-func (k *Keeper) Len() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.n
 }
 
 // Run watches until ctx ends.

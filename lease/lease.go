@@ -31,25 +31,17 @@ func (l *Lapse) Unwrap() error { return ErrLost }
 
 // Terms are the times of every lease of a pool.
 type Terms struct {
-	Wait   time.Duration // ack wait of the consumer; must be positive
-	Margin time.Duration // trust ends this much earlier; default Wait/10
-}
-
-func (t Terms) margin() time.Duration {
-	if t.Margin > 0 {
-		return t.Margin
-	}
-	return t.Wait / 10
+	Wait time.Duration // ack wait of the consumer; must be positive
 }
 
 // Trust returns until when a lease that was confirmed by something sent at
 // start may be relied on.
-func (t Terms) Trust(start time.Time) time.Time { return start.Add(t.Wait - t.margin()) }
+func (t Terms) Trust(start time.Time) time.Time { return start.Add(t.Wait - t.Wait/10) }
 
 // beatAfter is when the next heartbeat is due.
 func (t Terms) beatAfter(start time.Time) time.Time { return start.Add(t.Wait / 3) }
 
-// Lease is ownership of one delivery. Make one with Keeper.Hold.
+// Lease is ownership of one delivery. [Keeper.HoldIn] begins one.
 type Lease struct {
 	// Holder is whatever the owner wants to find again in a heartbeat.
 	Holder any
@@ -85,14 +77,6 @@ func (l *Lease) Confirm(start time.Time) {
 	l.start = start
 	l.nextBeat = l.terms.beatAfter(start)
 	l.missed = 0
-}
-
-// Missed returns how many heartbeats have gone unconfirmed since the last that
-// was confirmed, the one under way included.
-func (l *Lease) Missed() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.missed
 }
 
 // Lapse describes how the lease runs out, or ran out, unless a heartbeat is

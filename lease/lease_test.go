@@ -23,6 +23,21 @@ func keep(t *testing.T, beat func([]*Lease)) *Keeper {
 	return k
 }
 
+func hold(k *Keeper, start time.Time, lost func(error)) *Lease {
+	l := new(Lease)
+	k.HoldIn(l, nil, start, lost)
+	return l
+}
+
+func kept(k *Keeper) (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for l := k.head; l != nil; l = l.next {
+		n++
+	}
+	return n
+}
+
 func TestLease_Trust(t *testing.T) {
 	t.Run("ends a margin before the ack wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -30,7 +45,7 @@ func TestLease_Trust(t *testing.T) {
 			var at time.Time
 			k := keep(t, func([]*Lease) {})
 			start := time.Now()
-			l := k.Hold(nil, start, func(err error) { lost, at = err, time.Now() })
+			l := hold(k, start, func(err error) { lost, at = err, time.Now() })
 			time.Sleep(27*time.Second - 1)
 			if !l.Held() {
 				t.Error("not held just before the end of trust")
@@ -58,7 +73,7 @@ func TestLease_Trust(t *testing.T) {
 					go func() { time.Sleep(8 * time.Second); l.Confirm(start) }() // a slow network
 				}
 			})
-			l := k.Hold(nil, time.Now(), func(error) {})
+			l := hold(k, time.Now(), func(error) {})
 			time.Sleep(10*time.Second + wait/20) // the heartbeat has been sent
 			sent := time.Now()
 			time.Sleep(9 * time.Second)
@@ -76,7 +91,7 @@ func TestLease_Trust(t *testing.T) {
 	t.Run("a confirmation after the loss changes nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			k := keep(t, func([]*Lease) {})
-			l := k.Hold(nil, time.Now(), func(error) {})
+			l := hold(k, time.Now(), func(error) {})
 			time.Sleep(wait)
 			l.Confirm(time.Now())
 			if l.Held() {
@@ -90,7 +105,7 @@ func TestLease_Trust(t *testing.T) {
 			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})
 			pulled := time.Now()
 			time.Sleep(2 * wait) // frozen, the delivery in the socket's buffer
-			if l := k.Hold(nil, pulled, func(error) {}); l.Held() {
+			if l := hold(k, pulled, func(error) {}); l.Held() {
 				t.Error("held a lease that ran out before it was seen")
 			}
 		})
@@ -103,7 +118,7 @@ func TestLease_Heartbeat(t *testing.T) {
 			var beats []time.Duration
 			start := time.Now()
 			k := keep(t, func([]*Lease) { beats = append(beats, time.Since(start)) })
-			l := k.Hold(nil, start, func(error) {})
+			l := hold(k, start, func(error) {})
 			time.Sleep(26 * time.Second)
 			synctest.Wait()
 			k.Release(l)
@@ -122,7 +137,7 @@ func TestLease_Heartbeat(t *testing.T) {
 					l.Confirm(time.Now())
 				}
 			})
-			l := k.Hold(nil, time.Now(), func(err error) { t.Errorf("lost: %v", err) })
+			l := hold(k, time.Now(), func(err error) { t.Errorf("lost: %v", err) })
 			time.Sleep(10 * wait)
 			if !l.Held() {
 				t.Error("not held after ten times the ack wait")
@@ -133,14 +148,14 @@ func TestLease_Heartbeat(t *testing.T) {
 	t.Run("stops with the release", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			k := keep(t, func([]*Lease) { t.Error("a beat for a released lease") })
-			a := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
-			b := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
-			c := k.Hold(nil, time.Now(), func(error) { t.Error("lost after release") })
+			a := hold(k, time.Now(), func(error) { t.Error("lost after release") })
+			b := hold(k, time.Now(), func(error) { t.Error("lost after release") })
+			c := hold(k, time.Now(), func(error) { t.Error("lost after release") })
 			for i, l := range []*Lease{b, a, c} {
 				if !k.Release(l) {
 					t.Error("released a lease that was not in force")
 				}
-				if got, want := k.Len(), 2-i; got != want {
+				if got, want := kept(k), 2-i; got != want {
 					t.Errorf("%d leases kept, want %d", got, want)
 				}
 			}
@@ -156,15 +171,15 @@ func TestLease_Heartbeat(t *testing.T) {
 			var silent atomic.Bool
 			var lost error
 			k := keep(t, func(due []*Lease) {
-				missed = append(missed, due[0].Missed())
+				missed = append(missed, due[0].Lapse().Missed)
 				if !silent.Load() {
 					due[0].Confirm(time.Now())
 				}
 			})
-			l := k.Hold(nil, time.Now(), func(err error) { lost = err })
+			l := hold(k, time.Now(), func(err error) { lost = err })
 			time.Sleep(12 * time.Second) // one beat, confirmed
 			synctest.Wait()
-			if got := l.Missed(); got != 0 {
+			if got := l.Lapse().Missed; got != 0 {
 				t.Errorf("%d heartbeats missed after a confirmation, want none", got)
 			}
 			silent.Store(true)
@@ -188,7 +203,7 @@ func TestLease_Heartbeat(t *testing.T) {
 			cause := errors.New("someone else has it")
 			var got []error
 			k := keep(t, func([]*Lease) {})
-			l := k.Hold(nil, time.Now(), func(err error) { got = append(got, err) })
+			l := hold(k, time.Now(), func(err error) { got = append(got, err) })
 			l.Lose(cause)
 			l.Lose(ErrLost)
 			time.Sleep(2 * wait)

@@ -17,7 +17,7 @@ const Channel = "tallyman_outbox"
 // maxInsert bounds the rows of one INSERT; it is a power of two.
 const maxInsert = 256
 
-// insertRow are the values of one row; $1 is its first parameter.
+// insertColumns are those of a row that Add fills in.
 var insertColumns = []string{
 	"id", "queue", "kind", "content_type", "payload", "digest", "not_after", "order_key", "run_id", "event_seq", "available_at", "due_at",
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/tallyman-go/tallyman/dedupe"
 )
 
-// MaxKeyLen is the limit on an order key and on the name of a run, in bytes.
+// MaxKeyLen is the limit on an order key, on the name of a run and on a content
+// type, in bytes.
 const MaxKeyLen = 256
 
 // Command is a command intent: what is to be submitted once the transaction
@@ -19,7 +20,7 @@ type Command struct {
 	ID          string    // the idempotency key of the act, as in tallyman.Command
 	Kind        string    // as in tallyman.Command
 	Queue       string    // as in tallyman.Command; empty means "default"
-	ContentType string    // as in tallyman.Command
+	ContentType string    // as in tallyman.Command; up to 256 bytes of UTF-8 without NUL
 	Payload     []byte    // as in tallyman.Command
 	NotAfter    time.Time // as in tallyman.Command; kept to the microsecond
 
@@ -44,20 +45,20 @@ func (c Command) identify() (command.Envelope, error) {
 	if err != nil {
 		return env, err
 	}
-	if err := storable("content type", c.ContentType, command.MaxIDLen); err != nil {
+	if err := storable("content type", c.ContentType); err != nil {
 		return env, fmt.Errorf("command %q: %w", c.ID, err)
 	}
-	if err := storable("order key", c.OrderKey, MaxKeyLen); err != nil {
+	if err := storable("order key", c.OrderKey); err != nil {
 		return env, fmt.Errorf("command %q: %w", c.ID, err)
 	}
 	return env, nil
 }
 
 // storable refuses text that one of the databases could not hold.
-func storable(what, text string, limit int) error {
+func storable(what, text string) error {
 	switch {
-	case len(text) > limit:
-		return fmt.Errorf("%w: the %s has %d bytes, the limit is %d", ErrInvalidName, what, len(text), limit)
+	case len(text) > MaxKeyLen:
+		return fmt.Errorf("%w: the %s has %d bytes, the limit is %d", ErrInvalidName, what, len(text), MaxKeyLen)
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return fmt.Errorf("%w: the %s %q is not UTF-8 without NUL", ErrInvalidName, what, text)
 	}

@@ -11,8 +11,8 @@ import (
 // Event is what a run decided.
 type Event struct {
 	Kind        string // 1 to 64 bytes of A-Z a-z 0-9 - _
-	ContentType string
-	Data        []byte
+	ContentType string // up to 256 bytes of UTF-8 without NUL; may be empty
+	Data        []byte // may be empty
 	// CommandID names the command that this event needs, one of those that are
 	// committed with it; empty if it needs none.
 	CommandID string
@@ -71,7 +71,7 @@ func trace(run string, expected uint64, events []Event, commands []Command) ([]C
 	if run == "" {
 		return nil, fmt.Errorf("%w: the run has no name", ErrInvalidName)
 	}
-	if err := storable("name of the run", run, MaxKeyLen); err != nil {
+	if err := storable("name of the run", run); err != nil {
 		return nil, err
 	}
 	if len(events) == 0 {
@@ -90,7 +90,7 @@ func trace(run string, expected uint64, events []Event, commands []Command) ([]C
 		if err := command.ValidateName("kind of an event", e.Kind); err != nil {
 			return nil, err
 		}
-		if err := storable("content type", e.ContentType, MaxKeyLen); err != nil {
+		if err := storable("content type", e.ContentType); err != nil {
 			return nil, err
 		}
 		if e.CommandID == "" {

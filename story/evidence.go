@@ -2,6 +2,7 @@ package story
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
@@ -124,12 +125,7 @@ func (e *Evidence) pendingCopies() (pending []Copy) {
 	return pending
 }
 
-// filed returns the entry with this key, if it was found.
-func (e *Evidence) filed(key command.Token) (kvstate.Entry, bool) {
-	for _, f := range e.Filed {
-		if f.Key == key {
-			return f, true
-		}
-	}
-	return kvstate.Entry{}, false
+// filed reports whether the entry with this key was found.
+func (e *Evidence) filed(key command.Token) bool {
+	return slices.ContainsFunc(e.Filed, func(f kvstate.Entry) bool { return f.Key == key })
 }

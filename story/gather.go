@@ -246,7 +246,7 @@ func (g *gathering) file(e kvstate.Entry) {
 	if e.Raw == nil {
 		return
 	}
-	if _, there := g.filed(e.Key); !there {
+	if !g.filed(e.Key) {
 		g.Filed = append(g.Filed, e)
 	}
 }

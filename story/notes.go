@@ -113,7 +113,7 @@ func delivery(n kvstate.Note) string {
 
 // under says where an entry lies, and whether it still does.
 func (t *telling) under(key command.Token) string {
-	if _, there := t.filed(key); there {
+	if t.filed(key) {
 		return " under " + word(t.key(key))
 	}
 	return fmt.Sprintf(" under %s, which is not there any more", word(t.key(key)))

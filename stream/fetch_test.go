@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newStream starts a server with the command stream of a pool.
 func newStream(t *testing.T, cfg stream.Config) (*stream.Stream, jetstream.JetStream) {
 	t.Helper()
-	nc, err := pooltest.Server(t).Connect(nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	nc, err := nats.Connect(pooltest.Server(t).URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestFetcher_LargeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(big.Close)
-	nc, err := big.Connect()
+	nc, err := nats.Connect(big.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestFetcher_LargeCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
-	nc, err = server.Connect()
+	nc, err = nats.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

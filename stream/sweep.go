@@ -37,7 +37,6 @@ func retention(sweep bool) jetstream.RetentionPolicy {
 type Lying struct {
 	Seq   uint64
 	Queue string
-	Kind  string
 	Token command.Token
 }
 
@@ -82,7 +81,7 @@ func (s *Stream) Copies(ctx context.Context, token command.Token) ([]Lying, erro
 
 func (s *Stream) lying(m pipeline.Stored) Lying {
 	l := Lying{Seq: m.Seq}
-	l.Queue, l.Kind, l.Token = s.parse(m.Subject)
+	l.Queue, _, l.Token = s.parse(m.Subject)
 	return l
 }
 

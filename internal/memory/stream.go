@@ -45,7 +45,6 @@ type message struct {
 
 // queue is a consumer.
 type queue struct {
-	name  string
 	fresh []uint64 // never delivered, in order
 	again []uint64 // to be delivered again
 	pulls []*pull  // waiting, the next to be served first
@@ -65,7 +64,7 @@ type pull struct {
 func (c *commandStream) init(queues []string) {
 	c.messages, c.recent, c.queues = map[uint64]*message{}, map[string]recent{}, map[string]*queue{}
 	for _, name := range queues {
-		c.queues[name] = &queue{name: name}
+		c.queues[name] = &queue{}
 	}
 }
 

@@ -67,6 +67,14 @@ func Again(ctx context.Context, try time.Duration, f func(context.Context) error
 	}
 }
 
+// Within returns ctx, with limit if it has no deadline of its own.
+func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if _, limited := ctx.Deadline(); limited {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
 // Sleep waits for d, or returns ctx's cause if that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

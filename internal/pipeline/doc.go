@@ -1,7 +1,7 @@
 // Package pipeline sends JetStream requests without waiting for each other and
 // hands every answer to the callback of its request. [Await] is for whoever does
 // wait, [Question] for what goes through the client library, [Again] and [Sleep]
-// for whoever tries again. [Page] reads a part of a stream by one request, and
+// for whoever tries again, [Within] for whoever must not wait for ever. [Page] reads a part of a stream by one request, and
 // waits. [Group] lets writes to one stream that are under way at the same time
 // share atomic batches.
 // A [Message] is used again once it is sent.

@@ -95,7 +95,7 @@ func unnumber(m *nats.Msg) {
 
 // answered gives every write of a part its outcome, or sends it again if it was refused.
 func (f *flight) answered(part []write, reply *nats.Msg, err error) {
-	ack, err := ReadAck(reply, err)
+	ack, err := readAck(reply, err)
 	n := uint64(len(part))
 	api := (*APIError)(nil)
 	switch {

@@ -135,7 +135,7 @@ func (g *Group) Add(m *nats.Msg, done func(PubAck, error)) error {
 func (g *Group) send(w write) error {
 	return g.to.Lend(w.m, func(reply *nats.Msg, err error) {
 		g.leave(0, 1)
-		w.done(ReadAck(reply, err))
+		w.done(readAck(reply, err))
 	})
 }
 

@@ -54,7 +54,7 @@ func writeAll(b *testing.B, always bool, writers int, open func(*pipeline.Pipe) 
 		b.Fatal(err)
 	}
 	b.Cleanup(server.Close)
-	nc, err := server.Connect()
+	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		b.Fatal(err)
 	}

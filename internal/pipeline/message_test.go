@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
@@ -17,7 +18,7 @@ func TestDeliver_GivesMessagesBackOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
-	nc, err := server.Connect()
+	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,8 @@ func (e *APIError) Error() string { return fmt.Sprintf("%s (%d)", e.Description,
 // ErrGarbled means that the server's answer could not be understood.
 var ErrGarbled = errors.New("garbled answer")
 
-// ReadAck reads what an OnReply got for a publish as a PubAck.
-func ReadAck(m *nats.Msg, err error) (PubAck, error) {
+// readAck reads what an OnReply got for a publish as a PubAck.
+func readAck(m *nats.Msg, err error) (PubAck, error) {
 	if err != nil {
 		return PubAck{}, err
 	}

@@ -121,6 +121,7 @@ func (f *inspection) imports(file *ast.File) {
 		}
 		ours, isOurs := within(imported)
 		switch {
+		case f.test && slices.Contains(forTests, ours):
 		case isOurs && f.test && !strings.HasPrefix(f.pkg, "cmd/"):
 			if strings.HasPrefix(ours, "cmd/") {
 				f.fault(spec.Pos(), "a test of %s imports %s: run the binary instead", f.pkg, ours)
@@ -281,6 +282,8 @@ func TestInspect(t *testing.T) {
 		{"a driver in the outbox", "outbox/a.go", "package outbox\nimport _ \"modernc.org/sqlite\"", "outbox must not import modernc.org/sqlite"},
 		{"a driver lent to the outbox", "outbox/pgxtx/a.go", "package pgxtx\nimport _ \"github.com/jackc/pgx/v5\"", ""},
 		{"anything in a command", "cmd/worker/a.go", "package main\n" + ours(".", "stream", "embedded", "cmd/internal/flags"), ""},
+		{"what is for tests in a command", "cmd/worker/a.go", "package main\n" + ours("internal/pooltest"), "cmd/worker must not import internal/pooltest"},
+		{"an outbox in the root", "a.go", "package tallyman\n" + ours("outbox"), "the root package must not import outbox: users link"},
 		{"anything in a test", "command/a_test.go", "package command_test\n" + ours(".", "embedded"), ""},
 		{"a command in a test", "tests/e2e/a_test.go", "package e2e_test\n" + ours("cmd/worker"), "run the binary instead"},
 		{"a package that nobody listed", "retry/a.go", "package retry", "package retry is not in the import table"},
