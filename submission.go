@@ -223,10 +223,7 @@ func (s *submission) retry(first error) {
 	}
 	go func() {
 		defer s.p.work.Done()
-		ctx, cancel := s.ctx, context.CancelFunc(func() {})
-		if _, ok := ctx.Deadline(); !ok {
-			ctx, cancel = context.WithTimeout(ctx, s.p.cfg.Confirm)
-		}
+		ctx, cancel := pipeline.Within(s.ctx, s.p.cfg.Confirm)
 		defer cancel()
 		stop := context.AfterFunc(s.p.life, cancel)
 		defer stop()
