@@ -435,3 +435,28 @@ func TestReshard_Overtaken(t *testing.T) {
 		})
 	}
 }
+
+// One that is interrupted before it has changed anything leaves the pool open.
+func TestReshard_InterruptedAfterTheMark(t *testing.T) {
+	t.Parallel()
+	s := scatter(t, 2)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	_, err := tallyman.ReshardTrusting(ctx, s.nc, "main", 3, "ann", time.Hour, func(point, _ string) error {
+		if point == "reshard-marked" {
+			interrupt()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was interrupted", err)
+	}
+	p, err := tallyman.Open(t.Context(), s.nc, "main")
+	if err != nil {
+		t.Fatalf("got %v, want the pool as it was", err)
+	}
+	defer p.Close()
+	if n := len(p.Shards()); n != 2 {
+		t.Errorf("got %d shards, want 2", n)
+	}
+}
