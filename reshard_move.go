@@ -68,7 +68,7 @@ func (r *resharding) create(ctx context.Context) error {
 		}
 		for _, q := range queues {
 			if q.Paused && i > 0 {
-				if err := s.stream.Pause(ctx, q.Name, q.PausedUntil); err != nil {
+				if err := s.stream.Pause(ctx, q.Name, q.PausedUntil); err != nil && !errors.Is(err, stream.ErrPassed) {
 					return err
 				}
 			}
