@@ -75,7 +75,11 @@ func TestReshard_TurnedBack(t *testing.T) {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			t.Parallel()
 			s := scatter(t, c.from)
-			for _, at := range []string{"reshard-copied", "reshard-commit"} {
+			points := []string{"reshard-copied", "reshard-commit"}
+			if c.to < c.from {
+				points = append([]string{"reshard-dropping", "reshard-dropped"}, points...)
+			}
+			for _, at := range points {
 				_, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", c.to, "ann", func(point, _ string) error {
 					if point == at {
 						return errCut
