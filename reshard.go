@@ -226,15 +226,24 @@ func (r *resharding) begin(ctx context.Context, to int, by string) error {
 		return err
 	}
 	// Whoever had opened the pool by then takes on nothing any more once this has passed.
-	if err := pipeline.Sleep(ctx, r.accord.trust); err != nil {
-		return err
+	err = pipeline.Sleep(ctx, r.accord.trust)
+	if err == nil {
+		err = r.pulls(ctx)
 	}
-	err = r.pulls(ctx)
 	if err == nil && !r.resumed {
 		err = r.drained(ctx) // nor has taken on anything meanwhile
 	}
-	if err != nil && !r.resumed {
-		err = errors.Join(err, r.put(ctx, nil, r.settings))
+	switch {
+	case err == nil:
+		return nil
+	case r.resumed:
+		return r.cutOff(err)
+	}
+	// Nothing is changed yet, so the mark is taken back, by whatever it was ended.
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	if left := r.put(undo, nil, r.settings); left != nil {
+		return r.cutOff(unheardOf(errors.Join(err, left)))
 	}
 	return err
 }

@@ -45,6 +45,11 @@ func (r *resharding) create(ctx context.Context) error {
 		if err := r.accord.holds(ctx); err != nil {
 			return err
 		}
+		if s := r.shards[i]; s != nil && s.stream == nil {
+			if err := r.clear(ctx, s); err != nil {
+				return err
+			}
+		}
 		if err := kvstate.Create(ctx, r.js, kvstate.Config{Pool: name, Replicas: state.Replicas, FirstRevision: highest + 1}); err != nil {
 			return err
 		}
@@ -65,7 +70,7 @@ func (r *resharding) create(ctx context.Context) error {
 		}
 		for _, q := range queues {
 			if q.Paused && i > 0 {
-				if err := s.stream.Pause(ctx, q.Name, q.PausedUntil); err != nil {
+				if err := s.stream.Pause(ctx, q.Name, q.PausedUntil); err != nil && !errors.Is(err, stream.ErrPassed) {
 					return err
 				}
 			}
@@ -76,6 +81,19 @@ func (r *resharding) create(ctx context.Context) error {
 		r.shards[i] = s
 		return r.at("reshard-created", name)
 	})
+}
+
+// clear deletes a bucket whose stream is not there: it was just made, or its shard
+// was on its way out. The seal in it, and what accounts for sequences, would
+// count for the stream that is made now.
+func (r *resharding) clear(ctx context.Context, s *shard) error {
+	if err := r.emptied(ctx, s); err != nil {
+		return err
+	}
+	if err := r.accord.renew(ctx); err != nil {
+		return err
+	}
+	return kvstate.Delete(ctx, r.js, s.name)
 }
 
 // highest is the newest revision of any bucket.

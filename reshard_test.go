@@ -75,7 +75,11 @@ func TestReshard_TurnedBack(t *testing.T) {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			t.Parallel()
 			s := scatter(t, c.from)
-			for _, at := range []string{"reshard-copied", "reshard-commit"} {
+			points := []string{"reshard-copied", "reshard-commit"}
+			if c.to < c.from {
+				points = append([]string{"reshard-dropping", "reshard-dropped"}, points...)
+			}
+			for _, at := range points {
 				_, err := tallyman.ReshardUntil(t.Context(), s.nc, "main", c.to, "ann", func(point, _ string) error {
 					if point == at {
 						return errCut
@@ -433,5 +437,30 @@ func TestReshard_Overtaken(t *testing.T) {
 			}
 			s.whole(t, 5)
 		})
+	}
+}
+
+// One that is interrupted before it has changed anything leaves the pool open.
+func TestReshard_InterruptedAfterTheMark(t *testing.T) {
+	t.Parallel()
+	s := scatter(t, 2)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	_, err := tallyman.ReshardTrusting(ctx, s.nc, "main", 3, "ann", time.Hour, func(point, _ string) error {
+		if point == "reshard-marked" {
+			interrupt()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was interrupted", err)
+	}
+	p, err := tallyman.Open(t.Context(), s.nc, "main")
+	if err != nil {
+		t.Fatalf("got %v, want the pool as it was", err)
+	}
+	defer p.Close()
+	if n := len(p.Shards()); n != 2 {
+		t.Errorf("got %d shards, want 2", n)
 	}
 }

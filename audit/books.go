@@ -36,11 +36,12 @@ type books struct {
 	highest   uint64 // sequence that anything accounts for
 	absorbed  uint64 // the highest that has an entry of its own
 	waiting   []straggler
+	sentBack  []kvstate.Entry   // requeued, and not met in the stream
 	floors    map[string]uint64 // up to where a queue has everything acked
 	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
 	lying     []uint64          // what may linger
 	lingering []lingering
-	agree     bool // nothing is amiss but what lingers, which was looked for again
+	agree     bool // nothing is amiss but what was looked for again: what lingers, and what was sent back
 	report    Report
 }
 
@@ -89,6 +90,9 @@ func (b *books) read(ctx context.Context) error {
 	}
 	if err := b.records.Scan(ctx, func(e kvstate.Entry) error { return b.entry(ctx, e) }); err != nil {
 		return fmt.Errorf("audit: %w", err)
+	}
+	if err := b.sent(ctx); err != nil {
+		return err
 	}
 	if err := b.double(ctx); err != nil {
 		return err
@@ -140,18 +144,60 @@ func (b *books) entry(ctx context.Context, e kvstate.Entry) error {
 		if err != nil {
 			return err
 		}
-		if stranded {
-			list(&b.report.Stranded, &b.report.StrandedCount, r.ID)
-			if len(b.waiting) < ListLimit {
-				b.waiting = append(b.waiting, straggler{e.Key, r.ID, r.Queue, r.Kind, r.State, r.Attempt, r.Owner, e.At, r.Seqs})
-			}
-			if r.State != kvstate.Requeued { // whose sequences were parked, and lack nothing
-				return nil
-			}
+		switch {
+		case stranded && r.State != kvstate.Requeued:
+			b.strand(e)
+			return nil
+		case stranded && len(b.sentBack) < maxSuspects: // its sequences were parked, and lack nothing
+			b.sentBack = append(b.sentBack, remembered(e))
+		case stranded:
+			b.strand(e)
 		}
 	}
 	for _, seq := range r.Seqs {
 		b.book(seq, r.State.Terminal())
+	}
+	return nil
+}
+
+// strand notes a command that is stranded.
+func (b *books) strand(e kvstate.Entry) {
+	r := e.Record
+	list(&b.report.Stranded, &b.report.StrandedCount, r.ID)
+	if len(b.waiting) < ListLimit {
+		b.waiting = append(b.waiting, straggler{e.Key, r.ID, r.Queue, r.Kind, r.State, r.Attempt, r.Owner, e.At, r.Seqs})
+	}
+}
+
+// remembered is an entry without what takes room.
+func remembered(e kvstate.Entry) kvstate.Entry {
+	r := e.Record
+	e.Raw = nil
+	e.Record = &kvstate.Record{ID: r.ID, Kind: r.Kind, Queue: r.Queue, State: r.State, Attempt: r.Attempt, Owner: r.Owner, Seqs: r.Seqs}
+	return e
+}
+
+// sent finds out which of what was sent back does not get into the stream. The
+// record comes first, so while many are requeued there are always some on their way.
+func (b *books) sent(ctx context.Context) error {
+	for look := 1; look < looks && len(b.sentBack) > 0; look++ {
+		if err := again(ctx); err != nil {
+			return err
+		}
+		var still []kvstate.Entry
+		for _, e := range b.sentBack {
+			stranded, err := b.stranded(ctx, e)
+			if err != nil {
+				return err
+			}
+			if stranded {
+				still = append(still, e)
+			}
+		}
+		b.sentBack = still
+	}
+	for _, e := range b.sentBack {
+		b.strand(e)
 	}
 	return nil
 }
@@ -309,8 +355,9 @@ func (b *books) balance() {
 		}
 	}
 	r.Pending = b.stored.without(&b.settled)
-	b.agree = r.MissingCount+r.DoubledCount+r.StrandedCount+r.CorruptCount+r.MisplacedCount+r.Beyond == 0 && !r.Replaced
-	r.Balanced = b.agree && r.LingeringCount == 0
+	amiss := r.MissingCount + r.DoubledCount + r.StrandedCount + r.CorruptCount + r.MisplacedCount + r.Beyond
+	b.agree = amiss == uint64(len(b.sentBack)) && !r.Replaced
+	r.Balanced = amiss+r.LingeringCount == 0 && !r.Replaced
 }
 
 // provedThrough returns the last sequence up to which every one has an outcome

@@ -16,6 +16,8 @@
 //   - No command is in the stream that its queue had as acked when the audit began,
 //     and so will never deliver: such a one is looked for again until it has left,
 //     or is a finding. Where commands are swept out, that goes for those without an outcome.
+//   - A command that was sent back has its record written before it is published.
+//     One that is not in the stream is looked for again before it is a finding.
 //   - A record that is replaced during the scan is met in its newer form.
 //   - A replica that lags could hide something from both. Hence what looks
 //     amiss is looked for again, from the start, before it is reported.

@@ -21,7 +21,7 @@ func (f Filter) Match(r *kvstate.Record, now time.Time) bool {
 	if f.Kind != "" && f.Kind != r.Kind {
 		return false
 	}
-	reason, since := r.Reason, r.StoredAt
+	reason, since := r.Reason, r.Since()
 	switch r.State {
 	case kvstate.Parked:
 	case kvstate.Requeued:

@@ -69,6 +69,15 @@ type Field struct {
 	Value msgpack.RawMessage
 }
 
+// Since is when the record came into its state. That is before StoredAt where it
+// was written again in that state, as by a move into another shard.
+func (r *Record) Since() time.Time {
+	if n := len(r.Trail); n > 0 && r.Trail[n-1].At.Before(r.StoredAt) {
+		return r.Trail[n-1].At
+	}
+	return r.StoredAt
+}
+
 // Advance returns a copy of r in state to, with owner and note added to the
 // trail. It refuses what the transition table does not hold. The command is
 // carried along only to states that are a human's business.

@@ -38,7 +38,7 @@ type Report struct {
 	Rows       map[string]int64 `json:"rows"`       // by state
 	Settled    int64            `json:"settled"`    // published rows whose receipt was seen
 	Events     int64            `json:"events"`     // that need a command
-	Unprovable int64            `json:"unprovable"` // of these, events whose row and receipt may both have expired
+	Unprovable int64            `json:"unprovable"` // of these, events whose row and receipt may both have expired; and what the caller could not prove
 
 	Findings     []Finding `json:"findings"`
 	FindingCount int64     `json:"finding_count"`

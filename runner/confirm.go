@@ -85,7 +85,16 @@ func (e *Exec) Confirm(ctx context.Context, claim *tallyman.Claim, intent []byte
 		}
 	}
 	result, err := e.judge(ctx, end)
-	return tallyman.Done, result, err
+	return tallyman.Done, result, unfound(err)
+}
+
+// unfound is the error of a confirm that did not find out. A wrong URL answers
+// 4xx, and a result may be too large: that must not reject the command.
+func unfound(err error) error {
+	if tallyman.VerdictOf(err).Action == tallyman.ActPark {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // Confirm asks the endpoint what became of an effect; see tallyman.Confirm. The
@@ -101,11 +110,7 @@ func (h *HTTP) Confirm(ctx context.Context, claim *tallyman.Claim, intent []byte
 	req.Header.Set("Tallyman-Intent", headerValue(string(intent)))
 	result, header, err := h.exchange(ctx, req)
 	if err != nil {
-		if tallyman.VerdictOf(err).Action == tallyman.ActPark {
-			// A wrong URL or a missing path answers 4xx: that must not reject the command.
-			err = errors.New(err.Error())
-		}
-		return tallyman.Unknown, tallyman.Result{}, err
+		return tallyman.Unknown, tallyman.Result{}, unfound(err)
 	}
 	finding, ok := findings[header.Get(headerFinding)]
 	if !ok {

@@ -31,6 +31,7 @@ func TestExec_Confirm(t *testing.T) {
 		{"75 is an error", "exit 75", 0, "", "exit status 75"},
 		{"a signal is an error", "kill -9 $$", 0, "", "signal 9"},
 		{"progress is an error", "echo 1 >&4; sleep 60", 0, "", "no progress to save"},
+		{"too large a result rejects nothing", "head -c 600000 /dev/zero", 0, "", "larger than max_result"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -130,5 +130,5 @@ func (t *telling) kept(r *kvstate.Record) string {
 	if t.Terms.Retention <= 0 || r.StoredAt.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(" The record expires on %s.", r.StoredAt.Add(t.Terms.Retention).UTC().Format(time.DateTime+" UTC"))
+	return fmt.Sprintf(" The record expires on %s.", r.Since().Add(t.Terms.Retention).UTC().Format(time.DateTime+" UTC"))
 }

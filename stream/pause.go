@@ -13,14 +13,19 @@ import (
 // Pause stops the delivery of a queue's commands until the given moment.
 // Commands that were delivered stay with their workers, whose heartbeats keep
 // their leases; what a worker loses or gives back comes again after the pause.
-// Pausing a queue that is paused sets the moment anew.
+// Pausing a queue that is paused sets the moment anew. ErrPassed means that it is
+// not paused, or not any more: the server's clock decides.
 func (s *Stream) Pause(ctx context.Context, queue string, until time.Time) error {
 	ctx, stop := s.pipe.UntilDenied(ctx)
 	defer stop()
-	if _, err := pipeline.Question(ctx, func(ctx context.Context) (*jetstream.ConsumerPauseResponse, error) {
+	got, err := pipeline.Question(ctx, func(ctx context.Context) (*jetstream.ConsumerPauseResponse, error) {
 		return s.js.PauseConsumer(ctx, s.name, queue, until)
-	}); err != nil {
+	})
+	switch {
+	case err != nil:
 		return fmt.Errorf("stream: pause queue %q: %w", queue, orDenied(ctx, err))
+	case !got.Paused:
+		return fmt.Errorf("stream: pause queue %q until %s: %w; see whether the clocks agree", queue, until.UTC().Format(time.RFC3339), ErrPassed)
 	}
 	return nil
 }

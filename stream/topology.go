@@ -36,6 +36,9 @@ var (
 	ErrSealed = errors.New("stream is sealed")
 	// ErrNoQueue means that the queue has no consumer.
 	ErrNoQueue = errors.New("no such queue")
+	// ErrPassed means that a queue was to stand until a moment that has passed by
+	// the clock of the server.
+	ErrPassed = errors.New("that moment has passed by the clock of the server")
 	// ErrNotFound means that the stream does not hold the message.
 	ErrNotFound = errors.New("no such message")
 	// ErrIndeterminate means that nobody knows whether the server acted.

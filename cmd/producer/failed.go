@@ -124,7 +124,8 @@ func (d *Discard) Run(ctx context.Context, out *cli.Out) error {
 }
 
 // decide does one act on each row, in a transaction of its own: on all that
-// have failed if no ids are given. It goes on where one fails.
+// have failed if no ids are given. It goes on where one is not there, which of
+// all of them is one that somebody else has decided about meanwhile.
 func (f *failedRows) decide(ctx context.Context, out *cli.Out, act func(context.Context, outbox.Tx, string) error, done string) error {
 	db, err := f.open(ctx)
 	if err != nil {
@@ -142,11 +143,22 @@ func (f *failedRows) decide(ctx context.Context, out *cli.Out, act func(context.
 	}
 	var failed []error
 	for _, id := range ids {
-		if err := act(ctx, db.Dialect.Tx(db.DB), id); err != nil {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, context.Cause(ctx))...)
+		}
+		switch err := act(ctx, db.Dialect.Tx(db.DB), id); {
+		case err == nil:
+		case !errors.Is(err, outbox.ErrNoRow):
+			return errors.Join(append(failed, err)...)
+		case f.All:
+			continue
+		default:
 			failed = append(failed, err)
 			continue
 		}
-		fmt.Fprintf(out, "%s: %s\n", cell(id), done)
+		if _, err := fmt.Fprintf(out, "%s: %s\n", cell(id), done); err != nil {
+			return err
+		}
 	}
 	return errors.Join(failed...)
 }

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/cmd/internal/clitest"
 	"github.com/tallyman-go/tallyman/outbox"
 )
@@ -75,5 +79,59 @@ func TestFailed(t *testing.T) {
 		if s.State != want || (err != nil) != (want == "") {
 			t.Errorf("%s: got %q, %v, want %q", id, s.State, err, want)
 		}
+	}
+}
+
+// TestFailed_CutOff ends an act on all rows where it cannot go on.
+func TestFailed_CutOff(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	db := openSQLite(t, path)
+	if err := outbox.Migrate(t.Context(), db, outbox.SQLite); err != nil {
+		t.Fatal(err)
+	}
+	var commands []outbox.Command
+	for i := range 5 {
+		commands = append(commands, outbox.Command{ID: fmt.Sprintf("f-%d", i), Kind: "mail"})
+	}
+	if err := outbox.Add(t.Context(), outbox.SQLite.Tx(db), commands...); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `UPDATE tallyman_outbox SET state = 'failed', available_at = NULL`); err != nil {
+		t.Fatal(err)
+	}
+	all := failedRows{ofOutbox: ofOutbox{DB: "sqlite:" + path}, All: true}
+	decide := func(ctx context.Context, act func(id string) error) (acts int, err error) {
+		err = all.decide(ctx, &cli.Out{Writer: io.Discard}, func(_ context.Context, _ outbox.Tx, id string) error {
+			acts++
+			return act(id)
+		}, "done")
+		return acts, err
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	for _, c := range []struct {
+		name string
+		act  func(id string) error
+		acts int
+		want error
+	}{
+		{"one that somebody else has decided meanwhile is none any more", func(id string) error {
+			if id == "f-1" {
+				return outbox.ErrNoRow
+			}
+			return nil
+		}, 5, nil},
+		{"the database is away", func(id string) error { return driver.ErrBadConn }, 1, driver.ErrBadConn},
+		{"it is interrupted", func(id string) error {
+			interrupt()
+			return nil
+		}, 1, context.Canceled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if acts, err := decide(ctx, c.act); acts != c.acts || !errors.Is(err, c.want) {
+				t.Errorf("got %d acts, %v; want %d, %v", acts, err, c.acts, c.want)
+			}
+		})
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -270,5 +272,30 @@ func TestImport_SeesThroughWhatIsUnderWay(t *testing.T) {
 	}
 	if want := (summary{Read: int(stored), Accepted: int(stored)}); sum != want {
 		t.Errorf("got %+v, want %+v: what the stream holds was accepted", sum, want)
+	}
+}
+
+// TestImport_InterruptedBeforeItsFirstLine interrupts an import whose input has
+// sent less than a line, and does not end.
+func TestImport_InterruptedBeforeItsFirstLine(t *testing.T) {
+	t.Parallel()
+	in, feed := io.Pipe()
+	defer feed.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	load := &loading{flags: &Import{Format: "jsonl"}, limit: 100}
+	ended := make(chan error, 1)
+	go func() { ended <- load.run(ctx, in) }()
+	if _, err := io.WriteString(feed, "{"); err != nil { // which returns once it is read
+		t.Fatal(err)
+	}
+	interrupt()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "import again to go on") {
+			t.Errorf("got %v, want that it was interrupted", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it waits for its input")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 )
 
 // row is one line or row of a file, or what is wrong with it.
@@ -44,44 +45,28 @@ type loading struct {
 // run submits every row and returns when all outcomes are in. Its error says
 // why it ended before the file did.
 func (l *loading) run(ctx context.Context, in io.Reader) error {
-	src, err := open(in, l.flags.Format, l.flags.IDField, l.limit)
+	src, err := open(cli.Until(ctx, in), l.flags.Format, l.flags.IDField, l.limit)
 	if err != nil {
 		return err
 	}
-	// Reading cannot be interrupted, so it happens elsewhere: a reader that
-	// waits for a terminal or pipe must not outlast a signal.
-	rows, gone := make(chan row, 64), make(chan struct{})
-	defer close(gone)
-	go func() {
-		defer close(rows)
-		for r, ok := src.next(); ok; r, ok = src.next() {
-			select {
-			case rows <- r:
-			case <-gone:
-				return
-			}
-		}
-	}()
 	var pending sync.WaitGroup
 	through, end := outlasting(ctx)
 	defer end()
-	for {
-		select {
-		case <-ctx.Done():
-			pending.Wait()
-			return fmt.Errorf("interrupted; import again to go on, what was accepted is absorbed: %w", context.Cause(ctx))
-		case r, ok := <-rows:
-			if !ok {
-				pending.Wait()
-				return errors.Join(l.stopped(), src.err())
-			}
-			l.submit(through, r, &pending)
+	for l.stopped() == nil {
+		r, ok := src.next()
+		if !ok || ctx.Err() != nil {
+			break
 		}
-		if l.stopped() != nil {
-			pending.Wait()
-			return l.stopped()
-		}
+		l.submit(through, r, &pending)
 	}
+	pending.Wait()
+	switch stopped := l.stopped(); {
+	case stopped != nil:
+		return stopped
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted; import again to go on, what was accepted is absorbed: %w", context.Cause(ctx))
+	}
+	return src.err()
 }
 
 // seeThrough is how long what is under way at a signal may take to be

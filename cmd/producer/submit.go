@@ -57,7 +57,7 @@ func (s *Submit) Run(ctx context.Context, common *cli.Common, out *cli.Out) erro
 	}
 	defer nc.Close()
 	defer pool.Close()
-	c, err := s.command(os.Stdin, pool.Commands().Limit())
+	c, err := s.command(cli.Until(ctx, os.Stdin), pool.Commands().Limit())
 	if err != nil {
 		return err
 	}

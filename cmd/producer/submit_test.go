@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -175,5 +176,26 @@ func TestMoment(t *testing.T) {
 		if err := m.UnmarshalText([]byte(bad)); err == nil {
 			t.Errorf("%q: got %v, want an error", bad, m)
 		}
+	}
+}
+
+// TestSubmit_Interrupted interrupts a submission whose payload does not end.
+func TestSubmit_Interrupted(t *testing.T) {
+	t.Parallel()
+	s, _ := newPool(t, embedded.Config{})
+	in, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer feed.Close()
+	p := clitest.Start(t, t.TempDir(), in, "submit", "k", "-", "--id", "a", "--server", s.URL())
+	// More than the pipe holds: once it is written, the command reads.
+	if _, err := feed.WriteString(strings.Repeat("x", 1<<18)); err != nil {
+		t.Fatal(err)
+	}
+	p.Signal(t, syscall.SIGINT)
+	if code := p.Wait(t); code != 1 {
+		t.Errorf("got exit code %d, want 1", code)
 	}
 }

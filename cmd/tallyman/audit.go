@@ -66,7 +66,7 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			return a, cli.Usage(err)
 		}
 		defer in.Close()
-		opts.Against = accepted(in)
+		opts.Against = accepted(cli.Until(ctx, in))
 	}
 	var beside *outboxAudit
 	if c.DB != "" {
@@ -82,7 +82,7 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			return err
 		}
 		defer pool.Close()
-		if a.Report, err = auditPool(ctx, pool, opts); err != nil {
+		if a.Report, err = auditPool(ctx, common, nc, pool, opts); err != nil {
 			return err
 		}
 		if beside != nil {

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/outbox"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -100,6 +102,16 @@ func auditBesideAnOutbox(t *testing.T, shards string) {
 	o.expect(t, 0)
 	equal(t, o.object(t)["outbox"].(map[string]any), "finding_count", "0")
 	equal(t, o.object(t)["outbox"].(map[string]any), "events", "2")
+
+	// One that no row asked for, and that is older than receipts are kept, may be a
+	// follow-up whose parent is not on record any more.
+	long := time.Now().Add(-8 * 24 * time.Hour)
+	if _, err := p.RecordsOf("old").WriteWait(ctx, "old", &kvstate.Record{ID: "old", Kind: "echo", Queue: "default", State: kvstate.Parked, Trail: []kvstate.Step{{State: kvstate.Parked, At: long}}}); err != nil {
+		t.Fatal(err)
+	}
+	o = s.run(t, "audit", "--db", dsn, "--only-db", "--json")
+	o.expect(t, 0)
+	equal(t, o.object(t)["outbox"].(map[string]any), "unprovable", "1")
 
 	// A completed command of which no row knows. Its follow-up is nobody's row, and rightly so.
 	exec(`DELETE FROM tallyman_outbox WHERE id = 'a'`)

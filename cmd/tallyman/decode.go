@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -23,18 +24,13 @@ import (
 // larger than this.
 const maxDecode = 64 << 20
 
-type decodeCommand struct {
-	stdin io.Reader // for tests; os.Stdin if nil
-}
+type decodeCommand struct{}
 
 // Run prints as JSON what the bucket or the stream holds: a record as show
 // prints it, any other MessagePack value as it is, JSON as it is, and text as
 // a JSON string.
-func (c *decodeCommand) Run(out *cli.Out) error {
-	if c.stdin == nil {
-		c.stdin = os.Stdin
-	}
-	data, err := io.ReadAll(io.LimitReader(c.stdin, maxDecode+1))
+func (c *decodeCommand) Run(ctx context.Context, out *cli.Out) error {
+	data, err := io.ReadAll(io.LimitReader(cli.Until(ctx, os.Stdin), maxDecode+1))
 	if err != nil {
 		return fmt.Errorf("decode: read stdin: %w", err)
 	}

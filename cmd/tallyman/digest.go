@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -11,17 +12,12 @@ import (
 
 // digestCommand needs no server: it is a handler that is at hand wherever
 // tallyman is, even in an image that holds nothing else.
-type digestCommand struct {
-	stdin io.Reader // for tests; os.Stdin if nil
-}
+type digestCommand struct{}
 
 // Run prints the digest of what it reads.
-func (c *digestCommand) Run(out *cli.Out) error {
-	if c.stdin == nil {
-		c.stdin = os.Stdin
-	}
+func (c *digestCommand) Run(ctx context.Context, out *cli.Out) error {
 	h := sha256.New()
-	if _, err := io.Copy(h, c.stdin); err != nil {
+	if _, err := io.Copy(h, cli.Until(ctx, os.Stdin)); err != nil {
 		return fmt.Errorf("digest: read stdin: %w", err)
 	}
 	_, err := fmt.Fprintf(out, "%x\n", h.Sum(nil))

@@ -28,7 +28,11 @@ func (c *parkedCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 		now := time.Now()
 		match := func(r *kvstate.Record) bool { return r.State == kvstate.Parked && filter.Match(r, now) }
 		if c.JSON {
-			return each(ctx, pool, 0, match, func(shard int, e kvstate.Entry) error { return out.JSON(summaryOf(pool, shard, e)) })
+			return each(ctx, pool, 0, match, func(shard int, e kvstate.Entry) error {
+				v := summaryOf(pool, shard, e)
+				v.At = e.Record.Since()
+				return out.JSON(v)
+			})
 		}
 		ids, aside := 0, 0
 		t := newTable(out)
@@ -44,7 +48,7 @@ func (c *parkedCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 					id += " (" + key + ")"
 				}
 			}
-			t.row(id, r.Kind, r.Queue, r.Attempt, moment(r.StoredAt), r.Reason, r.Error)
+			t.row(id, r.Kind, r.Queue, r.Attempt, moment(r.Since()), r.Reason, r.Error)
 			return nil
 		})
 		if err = errors.Join(err, t.Flush()); err != nil {

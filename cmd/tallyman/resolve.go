@@ -38,7 +38,7 @@ func (c *resolveCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 	result := desk.Result{ContentType: c.ContentType}
 	if c.Result != nil {
 		result.Body = []byte(*c.Result)
-	} else if result.Body, err = readResult(c.ResultFile); err != nil {
+	} else if result.Body, err = readResult(ctx, c.ResultFile); err != nil {
 		return err
 	}
 	return withPool(ctx, common, func(ctx context.Context, pool *tallyman.Pool) error {
@@ -51,7 +51,7 @@ func (c *resolveCommand) Run(ctx context.Context, common *cli.Common, out *cli.O
 }
 
 // readResult reads no more than a receipt could ever hold.
-func readResult(file string) ([]byte, error) {
+func readResult(ctx context.Context, file string) ([]byte, error) {
 	in := io.Reader(os.Stdin)
 	if file != "-" {
 		f, err := os.Open(file)
@@ -61,7 +61,7 @@ func readResult(file string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	body, err := io.ReadAll(io.LimitReader(in, maxDecode+1))
+	body, err := io.ReadAll(io.LimitReader(cli.Until(ctx, in), maxDecode+1))
 	if err != nil {
 		return nil, fmt.Errorf("resolve: read the result: %w", err)
 	}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -23,13 +26,27 @@ func deskOf(pool *tallyman.Pool) *desk.Desk {
 	return desk.Sharded(desks...)
 }
 
-// auditPool audits all shards.
-func auditPool(ctx context.Context, pool *tallyman.Pool, opts audit.Options) (audit.Report, error) {
+// auditPool audits all shards. Where the pool has been spread anew since it was
+// opened, that is the error: what seems amiss may lie in its place, or be on the way
+// there, and the remedies of the report would be wrong.
+func auditPool(ctx context.Context, common *cli.Common, nc *nats.Conn, pool *tallyman.Pool, opts audit.Options) (audit.Report, error) {
 	var shards []audit.Shard
 	for _, s := range pool.Shards() {
 		shards = append(shards, audit.Shard{Commands: s.Commands, Records: s.Records})
 	}
-	return audit.RunShards(ctx, shards, opts)
+	r, err := audit.RunShards(ctx, shards, opts)
+	if err != nil || r.Balanced {
+		return r, err
+	}
+	now, err := common.Open(ctx, nc)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = now.Close() }() // never fails
+	if n := len(now.Shards()); n != len(shards) {
+		return r, fmt.Errorf("%w: the pool was spread from %d to %d shards meanwhile; audit again", tallyman.ErrSettings, len(shards), n)
+	}
+	return r, nil
 }
 
 // asideKey returns the key of a record that is not filed under its id, as acts take it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/cmd/internal/cli"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
@@ -360,4 +363,36 @@ func TestChange_NamesItsShard(t *testing.T) {
 	if got := changeLine(c, 1); !strings.Contains(got, "under _conflict/7") {
 		t.Errorf("of one: got %q", got)
 	}
+}
+
+// TestShards_AuditWhileTheyChange makes an audit with the number of shards that
+// the pool had when it was opened.
+func TestShards_AuditWhileTheyChange(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.run(t, "init", "--shards", "2").expect(t, 0)
+	before := s.pool(t)
+	for i := range 10 {
+		submit(t, before, tallyman.Command{ID: fmt.Sprint(i), Kind: "echo"})
+	}
+	work(t, before, "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+	emptied(t, before)
+	s.run(t, "audit", "--seal").expect(t, 0)
+	list := func(yield func(audit.Accepted, error) bool) {
+		for i := range 10 {
+			if !yield(audit.Accepted{ID: fmt.Sprint(i)}, nil) {
+				return
+			}
+		}
+	}
+	common := &cli.Common{Pool: "main"}
+	if r, err := auditPool(t.Context(), common, s.nc, before, audit.Options{Against: list}); err != nil || !r.Balanced {
+		t.Errorf("with the number that holds: got %+v, %v", r, err)
+	}
+	s.run(t, "reshard", "--shards", "3").expect(t, 0)
+	r, err := auditPool(t.Context(), common, s.nc, before, audit.Options{Against: list})
+	if !errors.Is(err, tallyman.ErrSettings) || !strings.Contains(err.Error(), "audit again") {
+		t.Errorf("with another: got %v, %v; want that the pool was spread anew", r.MissingIDs, err)
+	}
+	s.run(t, "audit").expect(t, 0)
 }
