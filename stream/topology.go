@@ -114,6 +114,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		MaxMsgs:              cmp.Or(max(cfg.MaxMsgs, -1), have.MaxMsgs, -1),
 		AllowDirect:          true,
 		AllowAtomicPublish:   cfg.Batches,
+		// What was switched on by hand, and the server does not switch off again.
+		DenyDelete: have.DenyDelete, DenyPurge: have.DenyPurge, AllowMsgTTL: have.AllowMsgTTL,
 	})
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), pipeline.Away(err))
@@ -130,7 +132,7 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
-		if _, err := str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		_, err = str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 			Durable:       q,
 			Description:   "Tallyman: queue " + q,
 			FilterSubject: subjectPrefix(cfg.Pool) + q + ".>",
@@ -140,12 +142,19 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 			MaxAckPending: -1, // commands that wait for their retry count against it
 			PauseUntil:    was.PauseUntil,
 			Metadata:      was.Metadata,
-		}); err != nil {
+		})
+		if api := (*jetstream.APIError)(nil); was.Durable != "" && errors.As(err, &api) && api.ErrorCode == codeCannotChange {
+			return fmt.Errorf("stream: create queue %q: %w; it was made with another tool: stop the workers, delete it with: nats consumer rm %s %[1]s, and repeat this; everything is delivered again then, and what is settled is absorbed", q, err, Name(cfg.Pool))
+		}
+		if err != nil {
 			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
 	}
 	return nil
 }
+
+// codeCannotChange is the server's refusal to make something else of a consumer.
+const codeCannotChange = 10012
 
 // existing returns the configuration of a stream, or an empty one if there is none.
 func existing(ctx context.Context, js jetstream.JetStream, name string) (jetstream.StreamConfig, error) {
@@ -187,10 +196,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	s := &Stream{nc: nc, js: js, pipe: pipe, name: Name(pool), prefix: subjectPrefix(pool)}
 	str, err := s.look(ctx)
 	if err != nil {
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			err = ErrNoStream
-		}
-		return nil, fmt.Errorf("stream: open %q: %w", s.name, pipeline.Away(err))
+		return nil, fmt.Errorf("stream: open %q: %w", s.name, err)
 	}
 	s.sweeps = str.CachedInfo().Config.Retention == jetstream.LimitsPolicy
 	return s, nil
@@ -198,7 +204,11 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 
 // look asks for the stream as it is now.
 func (s *Stream) look(ctx context.Context) (jetstream.Stream, error) {
-	return pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	str, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = ErrNoStream
+	}
+	return str, pipeline.Away(err)
 }
 
 // Queue is the state of one queue.
@@ -218,6 +228,9 @@ type Queue struct {
 	Floor uint64
 	// Whole says that the consumer is as Create makes it in what Floor rests on.
 	Whole bool
+	// Altered says in what, and why that matters, the consumer is not as Create makes it: it
+	// was changed, or made, with another tool.
+	Altered []string
 	// InLine says that there may be commands that were given back, or lost by
 	// their holder, and wait for a pull: some are outstanding, and no pull waits.
 	InLine bool
@@ -256,7 +269,7 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = ErrNoStream
 		}
-		return Queue{}, fmt.Errorf("stream: queue %q of %q: %w", name, s.name, err)
+		return Queue{}, fmt.Errorf("stream: queue %q of %q: %w", name, s.name, pipeline.Away(err))
 	}
 	return s.queueOf(cons.CachedInfo()), nil
 }
@@ -266,7 +279,7 @@ func (s *Stream) queueOf(info *jetstream.ConsumerInfo) Queue {
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
 		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
-		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config),
+		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config), Altered: s.alteredConsumer(info.Config),
 		InLine: info.NumAckPending > 0 && (info.NumWaiting == 0 || info.Paused),
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
@@ -289,9 +302,13 @@ type State struct {
 	Created time.Time
 	// LastAt is when LastSeq was handed out; zero if nothing ever was.
 	LastAt time.Time
+	// Altered says in what, and why that matters, the stream is not as Create makes it: it
+	// was changed with another tool.
+	Altered []string
 }
 
-// State returns what the stream holds now, as its leader has it.
+// State returns what the stream holds now, as its leader has it. ErrNoStream means
+// that it does not exist.
 func (s *Stream) State(ctx context.Context) (State, error) {
 	str, err := s.look(ctx)
 	if err != nil {
@@ -302,7 +319,7 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	return State{
 		Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq,
 		MaxBytes: info.Config.MaxBytes, MaxMsgs: info.Config.MaxMsgs,
-		Created: info.Created, LastAt: st.LastTime,
+		Created: info.Created, LastAt: st.LastTime, Altered: altered(info.Config),
 	}, nil
 }
 
