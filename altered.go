@@ -18,7 +18,7 @@ func (p *Pool) altered(ctx context.Context, s *shard) ([]string, error) {
 	if s.stream == nil {
 		return nil, nil
 	}
-	state, err := s.stream.State(ctx)
+	commands, err := s.stream.Altered(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func (p *Pool) altered(ctx context.Context, s *shard) ([]string, error) {
 	}
 	remedy := "tallyman init --pool " + p.name
 	return append(
-		alteration("stream "+s.stream.Name(), state.Altered, remedy),
+		alteration("stream "+s.stream.Name(), commands, remedy),
 		alteration("bucket "+s.bucket.Bucket(), bucket, remedy)...), nil
 }
 

@@ -36,8 +36,8 @@ type books struct {
 	highest   uint64 // sequence that anything accounts for
 	absorbed  uint64 // the highest that has an entry of its own
 	waiting   []straggler
-	floors    map[string]uint64 // up to where a queue has everything acked
-	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
+	over      map[string]uint64 // up to where a queue delivers nothing any more
+	acked     bitmap            // in the stream and over for its queue, where acks take nothing out
 	lying     []uint64          // what may linger
 	lingering []lingering
 	agree     bool // nothing is amiss but what lingers, which was looked for again

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -20,8 +21,15 @@ func (a *alterations) when(is bool, text string, values ...any) {
 	}
 }
 
-// altered lists how the stream differs from what Create makes, in what would
-// lose or keep back commands.
+// Altered lists in what, and why that matters, the stream is not as Create makes it.
+func (s *Stream) Altered(ctx context.Context) ([]string, error) {
+	str, err := s.look(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("stream: look at %q: %w", s.name, err)
+	}
+	return altered(str.CachedInfo().Config), nil
+}
+
 func altered(c jetstream.StreamConfig) []string {
 	var a alterations
 	a.when(c.MaxAge > 0, "its max age is %v, after which commands are dropped", c.MaxAge)
@@ -32,9 +40,8 @@ func altered(c jetstream.StreamConfig) []string {
 	return a
 }
 
-// alteredConsumer lists how a queue's consumer differs from what Create makes, in what
-// would lose or keep back commands. The lease is for the pool to compare.
-func (s *Stream) alteredConsumer(c jetstream.ConsumerConfig) []string {
+// alteredQueue does the same for a queue's consumer. The lease is for the pool to compare.
+func (s *Stream) alteredQueue(c jetstream.ConsumerConfig) []string {
 	var a alterations
 	a.when(c.DeliverPolicy != jetstream.DeliverAllPolicy, "its deliver policy is %v and not all, so it passes over commands", c.DeliverPolicy)
 	a.when(c.AckPolicy != jetstream.AckExplicitPolicy, "its ack policy is %v and not explicit, so commands count as acked that have no outcome", c.AckPolicy)

@@ -228,6 +228,9 @@ type Queue struct {
 	Floor uint64
 	// Whole says that the consumer is as Create makes it in what Floor rests on.
 	Whole bool
+	// Over is the sequence up to which the queue delivers nothing any more: what is there has been acked,
+	// or given up, as at a max deliver that was taken back since. 0 if that is not known.
+	Over uint64
 	// Altered says in what, and why that matters, the consumer is not as Create makes it: it
 	// was changed, or made, with another tool.
 	Altered []string
@@ -279,8 +282,14 @@ func (s *Stream) queueOf(info *jetstream.ConsumerInfo) Queue {
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
 		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
-		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config), Altered: s.alteredConsumer(info.Config),
+		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config), Altered: s.alteredQueue(info.Config),
 		InLine: info.NumAckPending > 0 && (info.NumWaiting == 0 || info.Paused),
+	}
+	if q.Whole {
+		q.Over = q.Floor
+	}
+	if q.Whole && q.Outstanding == 0 { // the floor does not pass over what was given up before another ack
+		q.Over = q.Delivered
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
 		q.PausedUntil = *until
@@ -302,9 +311,6 @@ type State struct {
 	Created time.Time
 	// LastAt is when LastSeq was handed out; zero if nothing ever was.
 	LastAt time.Time
-	// Altered says in what, and why that matters, the stream is not as Create makes it: it
-	// was changed with another tool.
-	Altered []string
 }
 
 // State returns what the stream holds now, as its leader has it. ErrNoStream means
@@ -319,7 +325,7 @@ func (s *Stream) State(ctx context.Context) (State, error) {
 	return State{
 		Replicas: info.Config.Replicas, Messages: st.Msgs, Bytes: st.Bytes, FirstSeq: st.FirstSeq, LastSeq: st.LastSeq,
 		MaxBytes: info.Config.MaxBytes, MaxMsgs: info.Config.MaxMsgs,
-		Created: info.Created, LastAt: st.LastTime, Altered: altered(info.Config),
+		Created: info.Created, LastAt: st.LastTime,
 	}, nil
 }
 
