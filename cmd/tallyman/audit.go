@@ -88,7 +88,7 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			return err
 		}
 		for _, text := range altered {
-			common.Logger().Warn(text, "pool", common.Pool)
+			common.Logger().Warn("another tool has altered the pool", "pool", common.Pool, "what", text)
 		}
 		if a.Report, err = auditPool(ctx, pool, opts); err != nil {
 			return err
