@@ -159,10 +159,8 @@ func (s Settings) Require(want Settings) error {
 // backoff returns the delay after the given failed attempt, 1 being the first.
 func (s Settings) backoff(attempt int) time.Duration {
 	d := s.BackoffMax
-	if shift := attempt - 1; shift < 40 {
-		if grown := s.BackoffMin << shift; grown > 0 && grown < d {
-			d = grown
-		}
+	if shift := attempt - 1; shift < 63 && s.BackoffMin <= d>>shift {
+		d = s.BackoffMin << shift
 	}
 	// Vary by a fifth, so that commands that failed together do not all come
 	// back together.

@@ -129,12 +129,13 @@ func TestSweep_ConsumerMadeAnew(t *testing.T) {
 	t.Run("from a later start, has no floor to rely on", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, sweeping, tallyman.Topology{})
-		r.many(t, "", "early", 2)
+		log := &transcript{}
+		w, stop := sweeper(t, r.Pool, quick, tallyman.WorkerConfig{Mux: handle("echo", echo), Logger: slog.New(slog.NewTextHandler(log, nil))})
+		eventually(t, r.ctx, "the worker to have started", func() bool { return w.Ready(r.ctx) == nil }) // it would not on that consumer
 		r.recreate(t, func(cfg *jetstream.ConsumerConfig) {
 			cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, 3
 		})
-		log := &transcript{}
-		_, stop := sweeper(t, r.Pool, quick, tallyman.WorkerConfig{Mux: handle("echo", echo), Logger: slog.New(slog.NewTextHandler(log, nil))})
+		r.many(t, "", "early", 2)
 		r.settled(t, r.many(t, "", "late", 3)...)
 		eventually(t, r.ctx, "a word about the consumer", func() bool { return log.has("does not deliver every command") })
 		stop()

@@ -186,7 +186,7 @@ func (w *Worker) InFlight() (held, running int) { return w.slots.counts() }
 
 // Run works until ctx ends, then drains: it fetches no more, hands back what
 // has not begun, gives handlers the drain time and settles what they did. It
-// returns nil after that. Errors: ErrNoQueue and ErrSettings at the start,
+// returns nil after that. Errors: ErrNoQueue and ErrSettings at the start (see Pool.Altered),
 // ErrSettings once the pool has been spread over another number of shards, or that
 // the connection was closed for good.
 func (w *Worker) Run(ctx context.Context) error {
@@ -243,11 +243,21 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// check makes sure that the queues exist in every shard and keep the lease that
-// the pool agreed on.
+// check makes sure that the queues exist in every shard, keep the lease that the
+// pool agreed on, and that nothing was altered on which the worker relies.
 func (w *Worker) check(ctx context.Context) error {
+	pool := w.pool
+	if err := eachShard(0, len(pool.shards), func(i int) error {
+		is, err := pool.altered(ctx, pool.shards[i])
+		if err != nil {
+			return withRemedy(translate(err), ErrNoPool, pool.remedy())
+		}
+		return refuse(is)
+	}); err != nil {
+		return err
+	}
 	return eachShard(0, len(w.sources), func(i int) error {
-		from, pool := w.sources[i], w.pool
+		from := w.sources[i]
 		q, err := from.shard.commands.Queue(ctx, from.queue)
 		if errors.Is(err, stream.ErrNoQueue) {
 			return fmt.Errorf("%w: %v; create it with: tallyman init --pool %s --queue %s", ErrNoQueue, from, pool.name, from.queue)
@@ -255,10 +265,7 @@ func (w *Worker) check(ctx context.Context) error {
 		if err != nil {
 			return withRemedy(translate(err), ErrNoPool, pool.remedy())
 		}
-		if q.Lease != pool.settings.Lease {
-			return fmt.Errorf("%w: the consumer of queue %v has an ack wait of %v, the pool's lease is %v; run tallyman init --pool %s --queue %s", ErrSettings, from, q.Lease, pool.settings.Lease, pool.name, from.queue)
-		}
-		return nil
+		return refuse(pool.alteredQueue(from.shard, q))
 	})
 }
 
@@ -307,7 +314,8 @@ func (w *Worker) notice(from source, err error) {
 }
 
 // Ready returns nil if the worker can do its work: the server answers its
-// pulls and takes its writes. Otherwise the error says what is wrong.
+// pulls and takes its writes, and no other tool has altered what it relies on.
+// Otherwise the error says what is wrong.
 func (w *Worker) Ready(ctx context.Context) error {
 	if w.draining.Load() {
 		return ErrDraining
@@ -340,7 +348,13 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
-	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
+	if err := eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) }); err != nil {
+		return err
+	}
+	if err := w.check(ctx); err != nil {
+		return fmt.Errorf("tallyman: %w", err)
+	}
+	return nil
 }
 
 // vital reports whether a subject is one on which this worker pulls or acks.

@@ -37,8 +37,8 @@ type books struct {
 	absorbed  uint64 // the highest that has an entry of its own
 	waiting   []straggler
 	sentBack  []kvstate.Entry   // requeued, and not met in the stream
-	floors    map[string]uint64 // up to where a queue has everything acked
-	acked     bitmap            // in the stream below the floor of its queue, where acks take nothing out
+	over      map[string]uint64 // up to where a queue delivers nothing any more
+	acked     bitmap            // in the stream and over for its queue, where acks take nothing out
 	lying     []uint64          // what may linger
 	lingering []lingering
 	agree     bool // nothing is amiss but what was looked for again: what lingers, and what was sent back

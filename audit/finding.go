@@ -21,8 +21,8 @@ const (
 	FindingSetBack  = "set_back" // the stream ends before what is on record or sealed, was made anew, or restored
 	// FindingMisplaced is a record in a shard that its id does not belong to.
 	FindingMisplaced = "misplaced"
-	// FindingLingering is a command in the stream that its queue has as acked, so
-	// that no worker gets it any more.
+	// FindingLingering is a command in the stream that its queue has as acked, or has
+	// given up, so that no worker gets it any more.
 	FindingLingering = "lingering"
 )
 

@@ -17,10 +17,11 @@ import (
 // leaves the work queue. A server that dies between the two, or whose disk keeps
 // one and loses the other, has a message that no worker will get any more, and
 // does not look for such by itself unless it is part of a cluster. The same
-// goes for a stream that is swept, if nothing accounts for what is acked there.
+// goes for a stream that is swept, if nothing accounts for what is acked there,
+// and for what a queue has passed over or given up, before somebody put its consumer right.
 
-// lingering is a command in the stream that its queue has as acked, and that
-// ought not to be there any more, or not to be acked.
+// lingering is a command in the stream that its queue does not deliver any more, and
+// that ought not to be there any more, or to be delivered.
 type lingering struct {
 	seq     uint64
 	queue   string
@@ -29,25 +30,23 @@ type lingering struct {
 	settled bool // its outcome is stored, or it is parked
 }
 
-// survey notes up to where each queue has everything acked. It comes before the
+// survey notes up to where each queue delivers nothing any more. It comes before the
 // walk, so that the removal that belongs to an ack had time.
 func (b *books) survey(ctx context.Context) error {
 	queues, err := b.commands.Queues(ctx)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	b.floors = make(map[string]uint64, len(queues))
+	b.over = make(map[string]uint64, len(queues))
 	for _, q := range queues {
-		if q.Whole { // else its floor passes over what it does not deliver
-			b.floors[q.Name] = q.Floor
-		}
+		b.over[q.Name] = q.Over
 	}
 	return nil
 }
 
-// passed notes a command in the stream that its queue has as acked.
+// passed notes a command in the stream that its queue does not deliver any more.
 func (b *books) passed(seq uint64, subject string) {
-	if queue, _, _ := b.commands.Names(subject); seq > b.floors[queue] {
+	if queue, _, _ := b.commands.Names(subject); seq > b.over[queue] {
 		return
 	}
 	if !b.commands.Sweeps() {
@@ -151,7 +150,7 @@ func (b *books) lingeringFinding(l lingering) Finding {
 		return f
 	}
 	f.ID, f.Subject = idOf(l.token), b.subject(l.queue, l.kind, l.token)
-	f.Cause = fmt.Sprintf("in the stream without an outcome, and acked by queue %s, so that no worker gets it any more: likely an older copy of stream or bucket was put back, it was acked by hand, or it had its outcome and that has expired", l.queue)
+	f.Cause = fmt.Sprintf("in the stream without an outcome, and over for queue %s, so that no worker gets it any more: likely an older copy of stream or bucket was put back, it was acked by hand, its consumer had a max deliver or another filter for a while, or it had its outcome and that has expired", l.queue)
 	f.Remedy = fmt.Sprintf("%s: it runs then, and what is settled is absorbed; or, if you know that it had its outcome, nats stream rmm %s %d", anew, b.commands.Name(), l.seq)
 	return f
 }

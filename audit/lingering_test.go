@@ -12,7 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
+	"github.com/tallyman-go/tallyman/dedupe"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
+	"github.com/tallyman-go/tallyman/kvstate"
 )
 
 // lingering checks that an audit finds just these sequences acked and still in
@@ -147,6 +149,43 @@ func TestRun_AckedAndStillInTheStream(t *testing.T) {
 			t.Errorf("got %+v, want it about c-1", f)
 		}
 	})
+	for name, edit := range map[string]func(*jetstream.ConsumerConfig){
+		"given up at a max deliver": func(c *jetstream.ConsumerConfig) { c.MaxDeliver, c.AckWait = 1, 50*time.Millisecond },
+		"passed over by a filter":   func(c *jetstream.ConsumerConfig) { c.FilterSubject = "main.commands.default.echo.c-2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			s.submit(t, 1, 2)
+			cons, err := s.js.Consumer(t.Context(), "main_commands", "default")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := cons.CachedInfo().Config
+			edit(&cfg)
+			if cons, err = s.js.UpdateConsumer(t.Context(), "main_commands", cfg); err != nil {
+				t.Fatal(err)
+			}
+			left := []uint64{1}
+			for m, err := cons.Next(jetstream.FetchMaxWait(time.Second)); err == nil; m, err = cons.Next(jetstream.FetchMaxWait(time.Second)) {
+				if cfg.MaxDeliver == 1 {
+					left = []uint64{1, 2}
+					continue
+				}
+				s.write(t, &kvstate.Record{ID: "c-2", Kind: "echo", State: kvstate.Completed, Seqs: []uint64{2}, Attempt: 1, Digest: dedupe.Digest("echo", nil)})
+				if err := m.DoubleAck(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tallyman.Create(t.Context(), s.nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+				t.Fatal(err)
+			}
+			lingering(t, s.audit(t, audit.Options{}), left...)
+			s.deliverAnew(t)
+			s.drain(t)
+			lingering(t, s.audit(t, audit.Options{}))
+		})
+	}
 	t.Run("a consumer that passes over commands proves nothing", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t)

@@ -49,7 +49,7 @@ type Report struct {
 	// to, where nobody looks for them.
 	Misplaced      []string `json:"misplaced,omitempty"`
 	MisplacedCount uint64   `json:"misplaced_count,omitempty"`
-	// Lingering lists the sequences that their queue has as acked and that are in
+	// Lingering lists the sequences that their queue has as acked, or has given up, and that are in
 	// the stream all the same: no worker gets them any more. Of more than 16,384
 	// in a shard the others are not counted.
 	Lingering      []uint64 `json:"lingering,omitempty"`

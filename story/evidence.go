@@ -59,7 +59,7 @@ type Copy struct {
 	Delivered Delivered
 	Paused    bool // its queue
 	Unserved  bool // its queue has no consumer, so no worker gets it
-	// Acked says that the server has it as acked: nobody gets it any more.
+	// Acked says that the server has it as acked, or has given it up: nobody gets it any more.
 	Acked bool
 	// Settled says that it is acked and accounted for: it awaits the sweep, or
 	// lingers, which the audit tells.

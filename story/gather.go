@@ -183,7 +183,7 @@ func (g *gathering) copied(ctx context.Context, s stream.Stored) error {
 	if s.Seq <= q.Delivered {
 		c.Delivered = DeliveredOnce
 	}
-	if c.Acked = q.Whole && s.Seq <= q.Floor; c.Acked {
+	if c.Acked = s.Seq <= q.Over; c.Acked {
 		fate, err := g.records.FateOf(ctx, kvstate.Lying{Seq: s.Seq, Token: s.Token})
 		if err != nil {
 			return err

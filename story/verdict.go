@@ -50,7 +50,7 @@ func (t *telling) pending() string {
 	text := fmt.Sprintf("Pending for %s in queue %s: ", span(t.Asked.Sub(c.At)), word(c.Queue))
 	switch {
 	case c.Acked:
-		return text + "it is acked and has no outcome, so no worker gets it any more: ask the audit what to do." + options(nil, false)
+		return text + "it is acked, or given up, and has no outcome, so no worker gets it any more: ask the audit what to do." + options(nil, false)
 	case c.Delivered == DeliveredNever:
 		text += "no worker has got it yet."
 		if c.Paused {

@@ -117,6 +117,8 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		MaxMsgs:              cmp.Or(max(cfg.MaxMsgs, -1), have.MaxMsgs, -1),
 		AllowDirect:          true,
 		AllowAtomicPublish:   cfg.Batches,
+		// What was switched on by hand, and the server does not switch off again.
+		DenyDelete: have.DenyDelete, DenyPurge: have.DenyPurge, AllowMsgTTL: have.AllowMsgTTL,
 	})
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), pipeline.Away(err))
@@ -133,7 +135,7 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 		if err != nil {
 			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
-		if _, err := str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		_, err = str.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 			Durable:       q,
 			Description:   "Tallyman: queue " + q,
 			FilterSubject: subjectPrefix(cfg.Pool) + q + ".>",
@@ -143,12 +145,19 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 			MaxAckPending: -1, // commands that wait for their retry count against it
 			PauseUntil:    was.PauseUntil,
 			Metadata:      was.Metadata,
-		}); err != nil {
+		})
+		if api := (*jetstream.APIError)(nil); was.Durable != "" && errors.As(err, &api) && api.ErrorCode == codeCannotChange {
+			return fmt.Errorf("stream: create queue %q: %w; it was made with another tool: stop the workers, delete it with: nats consumer rm %s %[1]s, and repeat this; everything is delivered again then, and what is settled is absorbed", q, err, Name(cfg.Pool))
+		}
+		if err != nil {
 			return fmt.Errorf("stream: create queue %q: %w", q, pipeline.Away(err))
 		}
 	}
 	return nil
 }
+
+// codeCannotChange is the server's refusal to make something else of a consumer.
+const codeCannotChange = 10012
 
 // existing returns the configuration of a stream, or an empty one if there is none.
 func existing(ctx context.Context, js jetstream.JetStream, name string) (jetstream.StreamConfig, error) {
@@ -190,10 +199,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	s := &Stream{nc: nc, js: js, pipe: pipe, name: Name(pool), prefix: subjectPrefix(pool)}
 	str, err := s.look(ctx)
 	if err != nil {
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			err = ErrNoStream
-		}
-		return nil, fmt.Errorf("stream: open %q: %w", s.name, pipeline.Away(err))
+		return nil, fmt.Errorf("stream: open %q: %w", s.name, err)
 	}
 	s.sweeps = str.CachedInfo().Config.Retention == jetstream.LimitsPolicy
 	return s, nil
@@ -201,7 +207,11 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 
 // look asks for the stream as it is now.
 func (s *Stream) look(ctx context.Context) (jetstream.Stream, error) {
-	return pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	str, err := pipeline.Question(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = ErrNoStream
+	}
+	return str, pipeline.Away(err)
 }
 
 // Queue is the state of one queue.
@@ -221,6 +231,12 @@ type Queue struct {
 	Floor uint64
 	// Whole says that the consumer is as Create makes it in what Floor rests on.
 	Whole bool
+	// Over is the sequence up to which the queue delivers nothing any more: what is there has been acked,
+	// or given up, as at a max deliver that was taken back since. 0 if that is not known.
+	Over uint64
+	// Altered says in what, and why that matters, the consumer is not as Create makes it: it
+	// was changed, or made, with another tool.
+	Altered []string
 	// InLine says that there may be commands that were given back, or lost by
 	// their holder, and wait for a pull: some are outstanding, and no pull waits.
 	InLine bool
@@ -259,7 +275,7 @@ func (s *Stream) Queue(ctx context.Context, name string) (Queue, error) {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			err = ErrNoStream
 		}
-		return Queue{}, fmt.Errorf("stream: queue %q of %q: %w", name, s.name, err)
+		return Queue{}, fmt.Errorf("stream: queue %q of %q: %w", name, s.name, pipeline.Away(err))
 	}
 	return s.queueOf(cons.CachedInfo()), nil
 }
@@ -269,8 +285,14 @@ func (s *Stream) queueOf(info *jetstream.ConsumerInfo) Queue {
 		Name: info.Name, Lease: info.Config.AckWait, Pending: info.NumPending,
 		Outstanding: info.NumAckPending, Redelivered: info.NumRedelivered, Delivered: info.Delivered.Stream, Deliveries: info.Delivered.Consumer,
 		Waiting: info.NumWaiting, Paused: info.Paused,
-		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config),
+		Floor: info.AckFloor.Stream, Whole: s.whole(info.Config), Altered: s.alteredQueue(info.Config),
 		InLine: info.NumAckPending > 0 && (info.NumWaiting == 0 || info.Paused),
+	}
+	if q.Whole {
+		q.Over = q.Floor
+	}
+	if q.Whole && q.Outstanding == 0 { // the floor does not pass over what was given up before another ack
+		q.Over = q.Delivered
 	}
 	if until := info.Config.PauseUntil; info.Paused && until != nil {
 		q.PausedUntil = *until
@@ -294,7 +316,8 @@ type State struct {
 	LastAt time.Time
 }
 
-// State returns what the stream holds now, as its leader has it.
+// State returns what the stream holds now, as its leader has it. ErrNoStream means
+// that it does not exist.
 func (s *Stream) State(ctx context.Context) (State, error) {
 	str, err := s.look(ctx)
 	if err != nil {

@@ -82,6 +82,14 @@ func (c *auditCommand) audit(ctx context.Context, common *cli.Common) (a account
 			return err
 		}
 		defer pool.Close()
+		// The books may balance and yet be about to lose something.
+		altered, err := pool.Altered(ctx)
+		if err != nil {
+			return err
+		}
+		for _, text := range altered {
+			common.Logger().Warn("another tool has altered the pool", "pool", common.Pool, "what", text)
+		}
 		if a.Report, err = auditPool(ctx, common, nc, pool, opts); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
@@ -37,6 +38,36 @@ func (s *scene) stream(t *testing.T, name string) jetstream.Stream {
 		t.Fatal(err)
 	}
 	return str
+}
+
+// What other tools have made of a pool is named before it costs a command.
+func TestStatus_NamesWhatWasAltered(t *testing.T) {
+	t.Parallel()
+	s, _ := booked(t)
+	cons, err := s.js(t).Consumer(t.Context(), "main_commands", "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := cons.CachedInfo().Config
+	cfg.MaxDeliver = 5
+	if _, err := s.js(t).UpdateConsumer(t.Context(), "main_commands", cfg); err != nil {
+		t.Fatal(err)
+	}
+	bucket := s.stream(t, "KV_main").CachedInfo().Config
+	bucket.MaxAge = time.Hour
+	if _, err := s.js(t).UpdateStream(t.Context(), bucket); err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{"its max deliver is 5", "run: tallyman init --pool main --queue default", "bucket main is not as tallyman init makes it: its max age is 1h0m0s"}
+	s.run(t, "status").expect(t, 0, texts...)
+	s.run(t, "status", "--json").expect(t, 0, texts...)
+	s.run(t, "audit").expect(t, 0, texts...) // the books balance, still
+	s.run(t, "init", "--pool", "main", "--queue", "default").expect(t, 0)
+	for _, what := range []string{"status", "audit"} {
+		if o := s.run(t, what); o.code != 0 || strings.Contains(o.stdout+o.stderr, "tallyman init") {
+			t.Errorf("%s after the remedy: got %+v", what, o)
+		}
+	}
 }
 
 // Whatever is damaged by hand is found, and named with its cause.

@@ -33,6 +33,8 @@ type statusView struct {
 	Absorbed uint64 `json:"absorbed"`
 	// Unserved names queues that hold commands and have no consumer.
 	Unserved []unservedView `json:"unserved_queues"`
+	// Altered names what other tools have changed so that commands may be lost, or wait in vain.
+	Altered []string `json:"altered"`
 	// Journal is there if the pool has one, or if that cannot be told.
 	Journal *journalView `json:"journal,omitempty"`
 	// Shards tells the same of each shard, of a pool that has more than one. What
@@ -127,7 +129,15 @@ func (c *statusCommand) Run(ctx context.Context, common *cli.Common, out *cli.Ou
 func statusOf(ctx context.Context, pool *tallyman.Pool) (statusView, error) {
 	v := statusView{
 		Pool: pool.Name(), Settings: settingsOf(pool.Settings()),
-		Queues: []queueView{}, Unserved: []unservedView{}, States: noStates(),
+		Queues: []queueView{}, Unserved: []unservedView{}, Altered: []string{}, States: noStates(),
+	}
+	err := persist(ctx, initPatience, nil, func(ctx context.Context) error {
+		altered, err := pool.Altered(ctx)
+		v.Altered = append(v.Altered, altered...)
+		return err
+	})
+	if err != nil {
+		return v, err
 	}
 	unserved := map[string]unservedView{}
 	for _, at := range pool.Shards() {
@@ -364,6 +374,9 @@ func (v *statusView) print(pool *tallyman.Pool, out *cli.Out) error {
 	}
 	for _, q := range v.Unserved {
 		fmt.Fprintln(out, q.remedy(v.Pool))
+	}
+	for _, text := range v.Altered {
+		fmt.Fprintln(out, line(text))
 	}
 	if n := v.Stream.Undelivered; n > 0 {
 		fmt.Fprintf(out, "the stream holds %s that no queue delivers; tallyman audit says why, and what to do\n", plural.Count(n, "command"))

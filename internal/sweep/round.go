@@ -21,6 +21,10 @@ func (s *Sweeper) round(ctx context.Context, last bool) (left bool, err error) {
 	if state.LastSeq < s.last { // set back: it hands out sequences anew
 		s.ledger.forget()
 	}
+	if state.LastSeq < s.last || !state.Created.Equal(s.created) { // nothing that earlier rounds proved holds any more
+		s.created, s.held, s.pass, s.ripe, s.greenAt = state.Created, 0, pass{}, 0, time.Time{}
+		clear(s.passed)
+	}
 	s.last = state.LastSeq
 	s.tell(state.Created)
 	if state.Messages == 0 {

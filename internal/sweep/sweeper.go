@@ -72,6 +72,7 @@ type Sweeper struct {
 	deaf   atomic.Int32 // rounds in which this worker told others and has not heard itself
 
 	// What earlier rounds have seen.
+	created   time.Time // the stream was
 	last      uint64    // sequence of the stream
 	first     uint64    // sequence in the stream when a round had ended
 	movedAt   time.Time // when first has moved
