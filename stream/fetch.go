@@ -104,7 +104,9 @@ func (s *Stream) NewFetcher(cfg FetchConfig) *Fetcher {
 	}
 }
 
-// Alive returns when the server last answered a pull in good order.
+// Alive returns when the server last answered a pull in good order, or since when
+// there is a pull to be answered, if there was none before. It is zero until the
+// first answer.
 func (f *Fetcher) Alive() time.Time {
 	if ns := f.alive.Load(); ns != 0 {
 		return time.Unix(0, ns)
@@ -200,6 +202,9 @@ func (f *Fetcher) pull() error {
 		return fmt.Errorf("stream: fetch from queue %q: %w", f.cfg.Queue, err)
 	}
 	p := &pull{sub: sub, sentAt: time.Now(), left: n}
+	if len(f.pulls) == 0 && f.failed == nil && f.alive.Load() != 0 {
+		f.alive.Store(p.sentAt.UnixNano())
+	}
 	f.pulls = append(f.pulls, p)
 	f.asked += n
 	if err := f.stream.nc.PublishRequest(f.api, inbox, body); err != nil {

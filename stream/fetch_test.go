@@ -234,6 +234,26 @@ func TestFetcher_LargeCommands(t *testing.T) {
 	}
 }
 
+// A worker that was busy for long asked for nothing, and was called not ready as
+// soon as it had a free slot again.
+func TestFetcher_IsAliveWhenItAsksAfterALongTime(t *testing.T) {
+	t.Parallel()
+	s, _ := newStream(t, stream.Config{Lease: 30 * time.Second})
+	if err := publish(t, s, "c"); err != nil {
+		t.Fatal(err)
+	}
+	b, wake := &inbox{want: 1}, make(chan struct{}, 1)
+	f := s.NewFetcher(stream.FetchConfig{Queue: "default", Expires: time.Hour, Want: b.wanted, Wake: wake, Deliver: b.deliver})
+	pooltest.Run(t, f.Run)
+	eventually(t, "the delivery", func() bool { n, _ := b.state(); return n == 1 })
+	free := time.Now()
+	b.mu.Lock()
+	b.want = 1
+	b.mu.Unlock()
+	wake <- struct{}{}
+	eventually(t, "a sign of life without an answer", func() bool { return f.Alive().After(free) })
+}
+
 func TestFetcher_SurvivesItsConsumer(t *testing.T) {
 	t.Parallel()
 	s, js := newStream(t, stream.Config{Lease: 30 * time.Second})
