@@ -15,6 +15,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pgtest"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"go.uber.org/goleak"
 )
 
@@ -83,6 +84,7 @@ func test(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	pooltest.SideBySide()
 	code := pgtest.Main(m.Run)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

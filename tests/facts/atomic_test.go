@@ -292,9 +292,7 @@ func TestFact12_ABatchIsAllOrNothingWhenItsServerIsKilled(t *testing.T) {
 				f.eventually("the connection is back", f.nc.IsConnected)
 				var state *jetstream.StreamInfo
 				f.eventually("the stream is back", func() bool {
-					ctx, cancel := context.WithTimeout(f.ctx, time.Second) // a request may be lost with the old connection
-					defer cancel()
-					state, err = s.Info(ctx, jetstream.WithSubjectFilter(n+"."+number(uint64(round))+".*"))
+					state, err = s.Info(f.ctx, jetstream.WithSubjectFilter(n+"."+number(uint64(round))+".*"))
 					return err == nil
 				})
 				got := len(state.State.Subjects)

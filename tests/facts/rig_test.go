@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"go.uber.org/goleak"
 )
 
@@ -29,6 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	pooltest.SideBySide()
 	code := m.Run()
 	sharedServer.close()
 	sharedCluster.close()
@@ -161,15 +163,27 @@ func (f *fact) must(err error) {
 	}
 }
 
-// eventually asks until fn says yes.
+// perAttempt bounds one attempt of many. What it sends may go to a server that was
+// just killed, before the connection notices; nobody answers that.
+const perAttempt = 5 * time.Second
+
+// eventually asks until fn says yes. For as long as fn runs, f.ctx is that of one attempt.
 func (f *fact) eventually(what string, fn func() bool) {
 	f.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !fn() {
+	all := f.ctx
+	defer func() { f.ctx = all }()
+	attempt := func() bool {
+		ctx, cancel := context.WithTimeout(all, perAttempt)
+		defer cancel()
+		f.ctx = ctx
+		return fn()
+	}
+	for !attempt() {
 		select {
 		case <-tick.C:
-		case <-f.ctx.Done():
+		case <-all.Done():
 			f.Fatalf("never happened: %s", what)
 		}
 	}
