@@ -21,7 +21,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	pooltest.SideBySide()
+	goleak.VerifyTestMain(m)
+}
 
 // scene is a server with a pool, and the raw access of someone who tampers.
 type scene struct {

@@ -19,7 +19,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	pooltest.SideBySide()
+	goleak.VerifyTestMain(m)
+}
 
 // brisk are settings under which the first failure parks. No machine is so busy
 // that the lease runs out, which would burn the one attempt.

@@ -9,7 +9,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,8 +24,27 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package that kills servers, and fails if a goroutine outlives them.
+// SideBySide lets more tests run at once than there are processors, unless
+// -parallel says how many. It is for packages whose tests mostly wait, for leases
+// to run out and servers to come back: two of them at a time leave a machine idle.
+// Call it in TestMain, before the tests run.
+func SideBySide() {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return
+	}
+	procs := runtime.GOMAXPROCS(0)
+	if err := flag.Set("test.parallel", strconv.Itoa(max(procs, min(4*procs, 8)))); err != nil {
+		panic(err)
+	}
+}
+
+// Main runs the tests of a package that kills servers, side by side, and fails if
+// a goroutine outlives them.
 func Main(m *testing.M) {
+	SideBySide()
 	// A nats-server that is killed while it opens a store leaves the store's own
 	// goroutines behind. Nothing of ours runs in them.
 	goleak.VerifyTestMain(m,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/audit"
 	"github.com/tallyman-go/tallyman/desk"
@@ -19,15 +20,19 @@ import (
 )
 
 func TestPermissions_OfOperations(t *testing.T) {
+	t.Parallel()
 	for _, removal := range []tallyman.Removal{tallyman.RemovalAck, tallyman.RemovalSweep} {
-		t.Run("removal by "+string(removal), func(t *testing.T) { permissions(t, removal) })
+		t.Run("removal by "+string(removal), func(t *testing.T) {
+			t.Parallel()
+			permissions(t, removal)
+		})
 	}
 }
 
 func permissions(t *testing.T, removal tallyman.Removal) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+	t.Cleanup(cancel) // after what runs in parallel
 	connect, open := serve(ctx, t, block(t, "../../docs/operations.md", "permissions"))
 
 	settings := tallyman.Settings{Lease: 2 * time.Second, BackoffMin: 10 * time.Millisecond, Removal: removal}
@@ -199,12 +204,19 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			t.Errorf("audit: got %+v, %v, want it balanced", report, err)
 		}
 	})
+	all := pooltest.JetStream(t, connect("all"))
 	for _, user := range []string{"producer", "worker", "reader", "desk"} {
 		t.Run("a "+user+" creates no pool and changes neither settings nor sealed books", func(t *testing.T) {
+			t.Parallel()
 			short, cancel := context.WithTimeout(ctx, denial)
 			defer cancel()
 			if err := tallyman.Create(short, connect(user), "other", settings, tallyman.Topology{}); err == nil {
 				t.Error("create: got nil, want an error")
+			}
+			for _, name := range []string{stream.Name("other"), "KV_other"} {
+				if _, err := all.Stream(ctx, name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+					t.Errorf("stream %s: got %v, want %v", name, err, jetstream.ErrStreamNotFound)
+				}
 			}
 			deniedSettings(ctx, t, open(user).Records())
 		})

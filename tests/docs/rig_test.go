@@ -19,7 +19,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	pooltest.SideBySide()
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds what must happen; denial is how long a request may take that
 // must not, and whose refusal the client library does not tell.

@@ -31,6 +31,7 @@ func sharded(users string, n int) string {
 }
 
 func TestPermissions_OfAShardedPool(t *testing.T) {
+	t.Parallel()
 	const shards = 3
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

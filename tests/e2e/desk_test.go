@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -21,21 +20,10 @@ import (
 	"github.com/tallyman-go/tallyman/stream"
 )
 
-// operatorBinary builds the operator's command when the first test wants it.
-var operatorBinary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(workerBinary), "tallyman")
-	build := exec.Command("go", "build", "-o", path, "../../cmd/tallyman")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build tallyman: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
 // operator is the operator's command, ready to start.
 func (s *stand) operator(t *testing.T, url string, args ...string) (cmd *exec.Cmd, stdout *bytes.Buffer) {
 	t.Helper()
-	path, err := operatorBinary()
+	path, err := operatorProgram()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tallyman-go/tallyman/embedded"
 	"github.com/tallyman-go/tallyman/internal/pgtest"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"go.uber.org/goleak"
 )
 
@@ -24,8 +26,25 @@ const (
 	serverSyncEnv   = "TALLYMAN_E2E_SERVER_SYNC" // flush every write to disk
 )
 
-// workerBinary is built once for all tests.
-var workerBinary string
+// What tests run as processes. Each can be told to die.
+var (
+	binaries        string // where they are
+	workerProgram   = program("testworker", "./testworker")
+	operatorProgram = program("tallyman", "../../cmd/tallyman")
+	producerProgram = program("producer", "../../cmd/producer")
+)
+
+// program compiles a command when it is first asked for. It does so as go test
+// does, with cgo or without: otherwise all it is made of would be compiled twice.
+func program(name, source string) func() (path string, err error) {
+	return sync.OnceValues(func() (string, error) {
+		path := filepath.Join(binaries, name)
+		if out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", path, source).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+		return path, nil
+	})
+}
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(serverDirEnv); dir != "" {
@@ -60,13 +79,12 @@ func test(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // temporary
-	workerBinary = filepath.Join(dir, "testworker")
-	build := exec.Command("go", "build", "-tags", "failpoints", "-o", workerBinary, "./testworker")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build testworker: %v\n%s", err, out)
+	binaries = dir
+	if _, err := workerProgram(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	pooltest.SideBySide()
 	code := pgtest.Main(m.Run)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -5,12 +5,10 @@ package e2e
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -18,17 +16,6 @@ import (
 	"github.com/tallyman-go/tallyman/outbox"
 	_ "modernc.org/sqlite"
 )
-
-// buildProducer builds the producer beside the test worker, once.
-var buildProducer = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(workerBinary), "producer")
-	cmd := exec.Command("go", "build", "-tags", "failpoints", "-o", path, "../../cmd/producer")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build producer: %w\n%s", err, out)
-	}
-	return path, nil
-})
 
 // ledger is the database of a service beside a stand.
 type ledger struct {
@@ -94,11 +81,11 @@ func (db *ledger) count(t *testing.T, where string) (n int) {
 // relay starts a relay process.
 func (s *stand) relay(t *testing.T, db *ledger, env ...string) *process {
 	t.Helper()
-	producer, err := buildProducer()
+	path, err := producerProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(producer, "relay", "--db", db.dsn, "--server", s.url, "--lease", "5s", "--poll", "50ms")
+	cmd := exec.Command(path, "relay", "--db", db.dsn, "--server", s.url, "--lease", "5s", "--poll", "50ms")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = appendTo(t, s.path("workers.log"))
 	return launch(t, cmd)

@@ -6,30 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/tallyman-go/tallyman"
 )
 
-// fragileOperator builds an operator's command that can be told to die.
-var fragileOperator = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(workerBinary), "tallyman-fragile")
-	build := exec.Command("go", "build", "-tags", "failpoints", "-o", path, "../../cmd/tallyman")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build tallyman: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
 // tallyman runs the operator's command to its end, and returns its exit code, -1 if it was killed.
 func (s *stand) tallyman(t *testing.T, env string, args ...string) (code int, said string) {
 	t.Helper()
-	path, err := fragileOperator()
+	path, err := operatorProgram()
 	if err != nil {
 		t.Fatal(err)
 	}

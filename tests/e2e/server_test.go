@@ -51,10 +51,14 @@ func TestServer_KilledWhileGroupsAreWritten(t *testing.T) {
 	var accepted atomic.Int64
 	submitted := make(chan error, 1)
 	go func() {
-		submitted <- s.pool.NewProducer(tallyman.ProducerConfig{}).SubmitMany(t.Context(), commands, func(_ int, _ tallyman.Submission, err error) {
-			if err == nil {
-				accepted.Add(1)
+		// On a busy machine a server takes seconds to come back.
+		producer := s.pool.NewProducer(tallyman.ProducerConfig{Confirm: patience})
+		submitted <- producer.SubmitMany(t.Context(), commands, func(i int, _ tallyman.Submission, err error) {
+			if err != nil {
+				t.Errorf("submit %d: %v", i, err)
+				return
 			}
+			accepted.Add(1)
 		})
 	}()
 	for i := range kills {

@@ -113,7 +113,11 @@ func (s *stand) worker(t *testing.T, env ...string) *process {
 // workerSoon starts a worker process.
 func (s *stand) workerSoon(t *testing.T, env ...string) *process {
 	t.Helper()
-	cmd := exec.Command(workerBinary)
+	path, err := workerProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), "NATS_URL="+s.url, "TALLYMAN_EFFECTS="+s.path("effects"), "TALLYMAN_GATES="+s.path("gates"))
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = appendTo(t, s.path("workers.log"))

@@ -49,6 +49,7 @@ func (w *witness) follow(ctx context.Context, js jetstream.JetStream, bucket str
 	defer cancel()
 	cons, err := js.OrderedConsumer(some, "KV_"+bucket, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		MaxResetAttempts: 1, // by default it goes on for ever once the server is gone, whatever ctx says
 	})
 	if err != nil {
 		<-time.After(50 * time.Millisecond) // the server is away

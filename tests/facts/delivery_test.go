@@ -131,8 +131,7 @@ func TestFact02_WhatCountsUp(t *testing.T) {
 		rises("expiry", rev, err)
 		f.must(kv.Purge(f.ctx, "k"))
 		f.must(kv.PurgeDeletes(f.ctx, jetstream.DeleteMarkersOlderThan(-1)))
-		s.Kill()
-		f.must(s.Restart())
+		f.bounce(s)
 		f.eventually("the server answers", func() bool {
 			rev, err = kv.Create(f.ctx, "k", nil)
 			return err == nil

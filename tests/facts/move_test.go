@@ -27,8 +27,9 @@ func TestFact_AStreamBeginsWhereItIsTold(t *testing.T) {
 		}
 	}
 	put(5000, jetstream.WithExpectLastSequencePerSubject(0)) // nothing precedes it
+	before := f.nc.Stats().Reconnects
 	f.must(srv.Restart())
-	f.eventually("the server is back", func() bool { return f.nc.IsConnected() })
+	f.reconnected(before)
 	put(5001)
 	for _, first := range []uint64{5000, 0} {
 		cfg.FirstSeq = first
@@ -49,8 +50,7 @@ func TestFact_AScanThatMeetsTheLastMessageHasMetAllBeforeIt(t *testing.T) {
 	t.Parallel()
 	f := onCluster(t, "tallyman reshard marks the end of a scan by an entry, to miss none where a replica is behind")
 	n := name()
-	str, err := f.js.CreateStream(f.ctx, jetstream.StreamConfig{Name: n, Subjects: []string{n + ".>"}, Replicas: 3, MaxMsgsPerSubject: 2, AllowDirect: true})
-	f.must(err)
+	str := f.created(jetstream.StreamConfig{Name: n, Subjects: []string{n + ".>"}, Replicas: 3, MaxMsgsPerSubject: 2, AllowDirect: true})
 	const keys = 200
 	for round := range 5 {
 		for i := range keys {
@@ -66,8 +66,11 @@ func TestFact_AScanThatMeetsTheLastMessageHasMetAllBeforeIt(t *testing.T) {
 		f.must(err)
 		f.eventually("a scan that meets the end", func() bool {
 			cons, err := str.CreateConsumer(f.ctx, jetstream.ConsumerConfig{FilterSubject: n + ".>", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1})
+			if unanswered(err) {
+				return false
+			}
 			f.must(err)
-			defer func() { f.must(str.DeleteConsumer(f.ctx, cons.CachedInfo().Name)) }()
+			defer func() { _ = str.DeleteConsumer(f.ctx, cons.CachedInfo().Name) }() // or it goes with the stream
 			met, last := map[string]byte{}, uint64(0)
 			batch, err := cons.FetchNoWait(10 * keys)
 			f.must(err)

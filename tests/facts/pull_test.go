@@ -145,14 +145,15 @@ func TestPull_StatusesOfTheRawProtocol(t *testing.T) {
 		f.durable(s, longLease, nil)
 		waiting := f.pull(s, 5, patience)
 		f.must(f.nc.FlushWithContext(f.ctx))
+		before := f.nc.Stats().Reconnects
 		f.must(srv.Restart())
 		f.wantStatus(waiting.status(), "409", "Server Shutdown", "5")
+		f.reconnected(before)
 		f.eventually("the server answers", func() bool { _, err := s.Info(f.ctx); return err == nil })
 
 		lost := f.pull(s, 5, patience)
 		f.must(f.nc.FlushWithContext(f.ctx))
-		srv.Kill()
-		f.must(srv.Restart())
+		f.bounce(srv)
 		// A pull sent after the restart is served; the one before is forgotten.
 		f.eventually("the server answers", func() bool { _, err := s.Info(f.ctx); return err == nil })
 		f.stored(s.CachedInfo().Config.Name + ".a")

@@ -161,18 +161,62 @@ func (f *fact) must(err error) {
 	}
 }
 
-// eventually asks until fn says yes.
+// perAttempt bounds one attempt of many. What it sends may go to a server that was
+// just killed, before the connection notices; nobody answers that.
+const perAttempt = 5 * time.Second
+
+// eventually asks until fn says yes. For as long as fn runs, f.ctx is that of one attempt.
 func (f *fact) eventually(what string, fn func() bool) {
 	f.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !fn() {
+	all := f.ctx
+	defer func() { f.ctx = all }()
+	attempt := func() bool {
+		ctx, cancel := context.WithTimeout(all, perAttempt)
+		defer cancel()
+		f.ctx = ctx
+		return fn()
+	}
+	for !attempt() {
 		select {
 		case <-tick.C:
-		case <-f.ctx.Done():
+		case <-all.Done():
 			f.Fatalf("never happened: %s", what)
 		}
 	}
+}
+
+// bounce kills a server and starts it again.
+func (f *fact) bounce(s *embedded.Server) {
+	f.Helper()
+	before := f.nc.Stats().Reconnects
+	s.Kill()
+	f.must(s.Restart())
+	f.reconnected(before)
+}
+
+// reconnected waits until the connection has noticed that its server was gone:
+// what it sends to that one, nobody answers.
+func (f *fact) reconnected(before uint64) {
+	f.Helper()
+	f.eventually("the connection is back", func() bool { return f.nc.Stats().Reconnects > before && f.nc.IsConnected() })
+}
+
+// prepare repeats a step that may be repeated for as long as nobody answers it:
+// on a cluster that elects a leader a request may be lost.
+func (f *fact) prepare(step func() error) {
+	f.Helper()
+	var err error
+	f.eventually("an answer to a step that only prepares", func() bool {
+		err = step()
+		return !unanswered(err)
+	})
+	f.must(err)
+}
+
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
 }
 
 var names atomic.Int64
@@ -194,8 +238,12 @@ func (f *fact) commands(change func(*jetstream.StreamConfig)) jetstream.Stream {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := f.js.CreateStream(f.ctx, cfg)
-	f.must(err)
+	return f.created(cfg)
+}
+
+func (f *fact) created(cfg jetstream.StreamConfig) (s jetstream.Stream) {
+	f.Helper()
+	f.prepare(func() (err error) { s, err = f.js.CreateStream(f.ctx, cfg); return err })
 	return s
 }
 
@@ -209,8 +257,8 @@ func (f *fact) durable(s jetstream.Stream, ackWait time.Duration, change func(*j
 	if change != nil {
 		change(&cfg)
 	}
-	c, err := s.CreateOrUpdateConsumer(f.ctx, cfg)
-	f.must(err)
+	var c jetstream.Consumer
+	f.prepare(func() (err error) { c, err = s.CreateOrUpdateConsumer(f.ctx, cfg); return err })
 	return c
 }
 
@@ -360,8 +408,8 @@ func (f *fact) bucket(history uint8, markers time.Duration) (jetstream.KeyValue,
 	f.Helper()
 	n := name()
 	cfg := jetstream.KeyValueConfig{Bucket: n, History: history, Replicas: f.replicas, LimitMarkerTTL: markers}
-	kv, err := f.js.CreateKeyValue(f.ctx, cfg)
-	f.must(err)
+	var kv jetstream.KeyValue
+	f.prepare(func() (err error) { kv, err = f.js.CreateKeyValue(f.ctx, cfg); return err })
 	if markers == 0 {
 		// The client offers TTLs with markers alone.
 		s, err := f.js.Stream(f.ctx, "KV_"+n)

@@ -33,8 +33,7 @@ func TestFact06_TheMsgIDWindowForgetsWhatWasAcked(t *testing.T) {
 	}
 	duplicate("before a restart", "acked", true)
 	duplicate("before a restart", "stored", true)
-	srv.Kill()
-	f.must(srv.Restart())
+	f.bounce(srv)
 	duplicate("after a restart", "stored", true)
 	duplicate("after a restart", "acked", false)
 }
@@ -137,8 +136,7 @@ func TestFact07_ASecondCopyIsRefused(t *testing.T) {
 		s := f.commands(nil)
 		n := s.CachedInfo().Config.Name
 		f.stored(n + ".a")
-		srv.Kill()
-		f.must(srv.Restart())
+		f.bounce(srv)
 		f.eventually("the server answers", func() bool {
 			_, err := f.publish(n + ".a")
 			return apiCode(err) == codeRefused
