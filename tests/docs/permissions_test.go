@@ -204,7 +204,7 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 			t.Errorf("audit: got %+v, %v, want it balanced", report, err)
 		}
 	})
-	all := pooltest.JetStream(t, connect("all"))
+	js := pooltest.JetStream(t, all)
 	for _, user := range []string{"producer", "worker", "reader", "desk"} {
 		t.Run("a "+user+" creates no pool and changes neither settings nor sealed books", func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func permissions(t *testing.T, removal tallyman.Removal) {
 				t.Error("create: got nil, want an error")
 			}
 			for _, name := range []string{stream.Name("other"), "KV_other"} {
-				if _, err := all.Stream(ctx, name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+				if _, err := js.Stream(ctx, name); !errors.Is(err, jetstream.ErrStreamNotFound) {
 					t.Errorf("stream %s: got %v, want %v", name, err, jetstream.ErrStreamNotFound)
 				}
 			}
