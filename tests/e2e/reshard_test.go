@@ -105,7 +105,7 @@ func TestReshard_Killed(t *testing.T) {
 		if state := early.waitEnd(t, "the pool cannot be opened"); state.Success() || !s.logged(t, "tallyman reshard --shards "+shards) {
 			t.Fatalf("a worker ended with %v, want it to be refused with the remedy", state)
 		}
-		s.must(t, "has "+shards+" shards", "reshard", "--shards", shards)
+		s.must(t, "has "+shards+" shard", "reshard", "--shards", shards)
 		s.must(t, "the books balance", "audit")
 
 		pool, err := tallyman.Open(t.Context(), s.nc, tallyman.DefaultPool)
