@@ -12,6 +12,7 @@ import (
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/desk"
 	"github.com/tallyman-go/tallyman/internal/memory"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/kvstate"
@@ -363,6 +364,38 @@ func TestWorker_TakesBackTheFollowUpsOfAConfirm(t *testing.T) {
 		stop()
 		if r := s.Entry("a").Record; r == nil || r.State != kvstate.Completed || len(r.FollowUps) > 0 {
 			t.Errorf("got %+v, want a receipt without follow-ups", r)
+		}
+	})
+}
+
+// A command that was parked as uncertain and sent back runs again: the effect
+// that it had announced is a person's to have looked at.
+func TestWorker_RunsWhatWasSentBackAsUncertain(t *testing.T) {
+	t.Parallel()
+	settings := Settings{Lease: 6 * time.Second}.WithDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.NewServer(memory.Config{Lease: settings.Lease})
+		calls := 0
+		stop := workOnDouble(t, s.Connect("w", nil), settings, func(ctx context.Context, c *Claim) (Result, error) {
+			if calls++; calls > 1 {
+				return Result{}, nil
+			}
+			_, err := c.Prepare(ctx, []byte("pay"))
+			return Result{}, errors.Join(errors.New("failed"), err)
+		})
+		sendOnDouble(t, s, "a")
+		time.Sleep(time.Minute)
+		if r := s.Entry("a").Record; r == nil || r.Reason != kvstate.ReasonUncertain {
+			t.Errorf("got %+v, want it parked as uncertain", r)
+		}
+		operator := s.Connect("desk", nil)
+		if _, err := desk.New(operator.Commands(), operator.Records()).Requeue(t.Context(), desk.Act{By: "ann"}, "a"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if r := s.Entry("a").Record; r == nil || r.State != kvstate.Completed || r.Attempt != 1 || calls != 2 {
+			t.Errorf("got %+v after %d calls, want a receipt of the first attempt since", r, calls)
 		}
 	})
 }
