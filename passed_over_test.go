@@ -399,3 +399,44 @@ func TestWorker_RunsWhatWasSentBackAsUncertain(t *testing.T) {
 		}
 	})
 }
+
+// A command was completed between the look of whoever takes it over and its
+// claim: the receipt stays.
+func TestWorker_TakesOverNothingThatWasCompletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	settings := Settings{Lease: 10 * time.Second}.WithDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.NewServer(memory.Config{Lease: settings.Lease})
+		var calls atomic.Int64
+		work := func(name string, late time.Duration) (stop func()) {
+			var once sync.Once
+			h := s.Connect(name, func(op memory.Op) (f memory.Fate) {
+				if op == memory.OpWrite {
+					once.Do(func() { f.Delay = late })
+				}
+				return f
+			})
+			return workOnDouble(t, h, settings, func(context.Context, *Claim) (Result, error) {
+				calls.Add(1)
+				return Result{Body: []byte(name)}, nil
+			})
+		}
+		first := work("first", settings.Lease+time.Second)
+		sendOnDouble(t, s, "a")
+		time.Sleep(time.Second)
+		second := work("second", 5*time.Second)
+		time.Sleep(time.Minute)
+		first()
+		second()
+		refused := false
+		for _, e := range s.Log() {
+			refused = refused || e.What == memory.Refused && e.By == "second"
+		}
+		if r := s.Entry("a").Record; r == nil || string(r.Result) != "first" || r.Attempt != 1 || calls.Load() != 1 || len(s.Held()) > 0 {
+			t.Errorf("got %+v after %d calls, want the receipt of the first attempt alone", r, calls.Load())
+		}
+		if !refused {
+			t.Error("no claim came too late: nothing was tested")
+		}
+	})
+}
