@@ -56,6 +56,7 @@ func TestWorker_PassesOverNoLostWrite(t *testing.T) {
 		{
 			name: "of a follow-up that cannot be born", nth: 2, kept: kvstate.FollowUpConflictKey("a", 1),
 			begin: func(t *testing.T, s *memory.Server) {
+				t.Helper()
 				sendBody(t, s, command.DefaultQueue, "child", []byte("another"))
 				time.Sleep(time.Minute)
 			},
@@ -73,6 +74,7 @@ func TestWorker_PassesOverNoLostWrite(t *testing.T) {
 		{
 			name: "of the bytes of a damaged record", nth: 1, kept: kvstate.CorruptKey("a", 1),
 			begin: func(t *testing.T, s *memory.Server) {
+				t.Helper()
 				stored := make(chan error, 1)
 				if err := s.Connect("stranger", nil).Records().Put("a", []byte("no record"), false, func(_ uint64, err error) { stored <- err }); err != nil {
 					t.Fatal(err)
