@@ -442,3 +442,26 @@ func TestWorker_TakesOverNothingThatWasCompletedMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// The header of an announced effect says so: damaged, it is told by that alone
+// from a claim, which may go on from the record before.
+func TestClaim_Prepare_IsLabelled(t *testing.T) {
+	t.Parallel()
+	settings := Settings{Lease: 6 * time.Second}.WithDefaults()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.NewServer(memory.Config{Lease: settings.Lease})
+		stop := workOnDouble(t, s.Connect("w", nil), settings, func(ctx context.Context, c *Claim) (Result, error) {
+			_, err := c.Prepare(ctx, []byte("pay"))
+			if got := s.Entry("a").Label; got != kvstate.Prepared {
+				t.Errorf("got the label %q, want %q", got, kvstate.Prepared)
+			}
+			return Result{}, err
+		})
+		sendOnDouble(t, s, "a")
+		time.Sleep(time.Minute)
+		stop()
+		if r := s.Entry("a").Record; r == nil || r.State != kvstate.Completed {
+			t.Errorf("got %+v, want a receipt", r)
+		}
+	})
+}
