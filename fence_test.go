@@ -15,7 +15,7 @@ import (
 // The refusal once waited for the claim's mutex, which Progress itself held.
 func TestClaim_Progress_ReturnsWhenSomeoneElseOwnsTheCommand(t *testing.T) {
 	p := newPool(t, tallyman.Settings{Lease: time.Minute})
-	refused := make(chan error, 1)
+	refused := make(chan error, 2)
 	mux := &tallyman.Mux{}
 	mux.Handle("taken", tallyman.HandlerFunc(func(ctx context.Context, c *tallyman.Claim) (tallyman.Result, error) {
 		if err := c.Progress(ctx, 1, nil); err != nil {
@@ -35,6 +35,7 @@ func TestClaim_Progress_ReturnsWhenSomeoneElseOwnsTheCommand(t *testing.T) {
 			return tallyman.Result{}, err
 		}
 		refused <- c.Progress(context.WithoutCancel(ctx), 2, nil)
+		refused <- context.Cause(ctx)
 		return tallyman.Result{}, nil
 	}))
 	work(t, p, tallyman.WorkerConfig{Mux: mux})
@@ -42,12 +43,14 @@ func TestClaim_Progress_ReturnsWhenSomeoneElseOwnsTheCommand(t *testing.T) {
 	if _, err := p.Submit(ctx, tallyman.Command{ID: "c", Kind: "taken"}); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-refused:
-		if !errors.Is(err, tallyman.ErrLeaseLost) {
-			t.Errorf("progress of a command that someone else owns: got %v, want %v", err, tallyman.ErrLeaseLost)
+	for _, what := range []string{"progress", "the end of the handler's context"} {
+		select {
+		case err := <-refused:
+			if !errors.Is(err, tallyman.ErrLeaseLost) {
+				t.Errorf("%s of a command that someone else owns: got %v, want %v", what, err, tallyman.ErrLeaseLost)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%s of a command that someone else owns does not come", what)
 		}
-	case <-ctx.Done():
-		t.Fatal("progress of a command that someone else owns does not return")
 	}
 }

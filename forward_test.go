@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
@@ -28,6 +29,20 @@ func (r *rig) filed(t testing.TB, key command.Token) kvstate.Entry {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// kept is how long the first shard keeps an entry, as its header says.
+func (r *rig) kept(t testing.TB, key command.Token) string {
+	t.Helper()
+	s, err := r.js.Stream(r.ctx, "KV_main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.GetLastMsgForSubject(r.ctx, r.Records().Subject(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Header.Get(jetstream.MsgTTLHeader)
 }
 
 func TestForward_PlainPublish(t *testing.T) {
@@ -55,6 +70,9 @@ func TestForward_PlainPublish(t *testing.T) {
 		}
 		if got := r.filed(t, kvstate.AbsorbedKey(seq)); string(got.Raw) != want {
 			t.Errorf("sequence %d of the first shard, for shard %d: got %q filed, want %q", seq, shard, got.Raw, want)
+		}
+		if shard != 0 && r.kept(t, kvstate.AbsorbedKey(seq)) == "" {
+			t.Errorf("what is filed under sequence %d of the first shard never expires", seq)
 		}
 		if got := seen.count(tallyman.EventForwarded, id); got != forwarded {
 			t.Errorf("%s was forwarded %d times, want %d", id, got, forwarded)

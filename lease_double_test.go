@@ -17,10 +17,17 @@ import (
 // workOnDouble runs a worker on a handle until stop is called.
 func workOnDouble(t *testing.T, h *memory.Handle, settings Settings, handler HandlerFunc) (stop func()) {
 	t.Helper()
-	pool := onDouble(h, settings)
+	return routeOnDouble(t, h, settings, Route{Kind: "k", Handler: handler})
+}
+
+// routeOnDouble is workOnDouble with a route, and queues if not the default alone.
+func routeOnDouble(t *testing.T, h *memory.Handle, settings Settings, route Route, queues ...string) (stop func()) {
+	t.Helper()
 	mux := &Mux{}
-	mux.Handle("k", handler)
-	w, err := pool.NewWorker(WorkerConfig{Mux: mux, Logger: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err := mux.Route(route); err != nil {
+		t.Fatal(err)
+	}
+	w, err := onDouble(h, settings).NewWorker(WorkerConfig{Mux: mux, Queues: queues, Logger: slog.New(slog.DiscardHandler), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

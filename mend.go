@@ -57,7 +57,7 @@ func (r *run) before(e kvstate.Entry) (*kvstate.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old.Record == nil || old.Revision >= e.Revision || old.Record.State.Terminal() {
+	if old.Record == nil || old.Revision >= e.Revision {
 		return nil, nil
 	}
 	switch dedupe.Judge(r.env, r.d.Seq, old, time.Now()) {

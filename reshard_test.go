@@ -224,6 +224,9 @@ func TestReshard_TwoRecordsOfOneID(t *testing.T) {
 		t.Errorf("got %v, want that the pool stays closed", err)
 	}
 	for id, p := range wrong {
+		if e, err := p.at.Records.Read(ctx, command.Token(id)); err != nil || e.Revision != p.revision {
+			t.Errorf("%s: got %+v, %v, want both records to stay", id, e, err)
+		}
 		if err := p.at.Records.GiveUp(ctx, command.Token(id), p.revision); err != nil {
 			t.Fatal(err)
 		}
@@ -462,5 +465,65 @@ func TestReshard_InterruptedAfterTheMark(t *testing.T) {
 	defer p.Close()
 	if n := len(p.Shards()); n != 2 {
 		t.Errorf("got %d shards, want 2", n)
+	}
+}
+
+// A shard that is to go is looked through once more: what came into it meanwhile stays.
+func TestReshard_DropsNothingThatCameMeanwhile(t *testing.T) {
+	t.Parallel()
+	late, err := (&kvstate.Record{ID: "late", Kind: "echo"}).Advance(kvstate.Parked, "worker-1", "rejected", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parked, err := kvstate.Encode(late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		subject string
+		body    []byte
+		stream  string
+		back    bool // it comes while the stream is gone and the bucket is not, and the pool is turned back
+	}{
+		"a command":                          {"main_1.commands.default.echo.late", nil, "main_1_commands", false},
+		"a record":                           {"$KV.main_1.late", parked, "KV_main_1", false},
+		"what is parked aside":               {"$KV.main_1._malformed/7", parked, "KV_main_1", false},
+		"a record, where the stream is gone": {"$KV.main_1.late", parked, "KV_main_1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			s := scatter(t, 3)
+			at, where := "reshard-drop", "main_2" // which goes before the other one is looked at
+			if c.back {
+				at, where = "reshard-dropping", "main_1"
+			}
+			_, err := tallyman.ReshardUntil(ctx, s.nc, "main", 1, "ann", func(point, id string) error {
+				if point != at || id != where {
+					return nil
+				}
+				_, err := s.js.Publish(ctx, c.subject, c.body)
+				if err == nil && c.back {
+					err = errCut
+				}
+				return err
+			})
+			if c.back {
+				if !errors.Is(err, errCut) {
+					t.Fatal(err)
+				}
+				_, err = tallyman.Reshard(ctx, s.nc, "main", 3, "ann")
+			}
+			if !errors.Is(err, tallyman.ErrBusy) {
+				t.Errorf("got %v, want %v", err, tallyman.ErrBusy)
+			}
+			str, err := s.js.Stream(ctx, c.stream)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := str.GetLastMsgForSubject(ctx, c.subject); err != nil || string(m.Data) != string(c.body) {
+				t.Errorf("got %v, %v, want what came to be there still", m, err)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package tallyman
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -10,7 +11,8 @@ import (
 // own worker, or what its write was to replace, for its own.
 func TestSameWrite(t *testing.T) {
 	t.Parallel()
-	wanted := kvstate.Record{ID: "a", State: kvstate.Claimed, Owner: "w", Attempt: 1, Offset: 5, Seqs: []uint64{1}, Revision: 10}
+	wanted := kvstate.Record{ID: "a", State: kvstate.Claimed, Owner: "w", Attempt: 1, Offset: 5, Seqs: []uint64{1}, Revision: 10,
+		Checkpoint: []byte("at 5"), Intent: []byte("pay"), Trail: []kvstate.Step{{At: time.Unix(0, 7)}}}
 	with := func(change func(*kvstate.Record)) *kvstate.Record {
 		stored := wanted
 		stored.Revision = 11
@@ -29,6 +31,9 @@ func TestSameWrite(t *testing.T) {
 		"of another attempt":             {with(func(r *kvstate.Record) { r.Attempt = 2 }), false},
 		"another state":                  {with(func(r *kvstate.Record) { r.State = kvstate.Completed }), false},
 		"at another offset":              {with(func(r *kvstate.Record) { r.Offset = 6 }), false},
+		"with another checkpoint":        {with(func(r *kvstate.Record) { r.Checkpoint = []byte("at 6") }), false},
+		"with another intent":            {with(func(r *kvstate.Record) { r.Intent = nil }), false},
+		"of another run of that worker":  {with(func(r *kvstate.Record) { r.Trail = []kvstate.Step{{At: time.Unix(0, 8)}} }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -134,17 +133,17 @@ func TestWorker_FailedAttempt(t *testing.T) {
 	})
 	t.Run("one that asks for another at once gets the pool's backoff", func(t *testing.T) {
 		t.Parallel()
+		records := r.updates(t, "hasty")
 		r.submit(t, tallyman.Command{ID: "hasty", Kind: "hasty"})
-		rec := r.record(t, "hasty", parked)
-		steps := waits(rec)
-		if len(steps) != 2 {
-			t.Fatalf("%d failed attempts in the trail, want 2: %+v", len(steps), rec.Trail)
-		}
-		for i, least := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} { // a fifth below the doubled delays
-			next := rec.Trail[slices.Index(rec.Trail, steps[i])+1]
-			if got := next.At.Sub(steps[i].At); got < least {
-				t.Errorf("attempt %d comes %v after the failed one, want at least %v", i+2, got, least)
+		var got []time.Duration
+		for rec := records(); rec.State != kvstate.Parked; rec = records() {
+			if rec.State == kvstate.Waiting {
+				got = append(got, rec.NextAt.Sub(rec.Trail[len(rec.Trail)-1].At))
 			}
+		}
+		// A fifth below the doubled delays.
+		if len(got) != 2 || got[0] < 40*time.Millisecond || got[1] < 80*time.Millisecond {
+			t.Errorf("next tries are recorded %v after the failed ones, want two, of 40ms and 80ms at least", got)
 		}
 	})
 	t.Run("the handler's own delay is kept", func(t *testing.T) {

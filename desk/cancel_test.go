@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tallyman-go/tallyman"
+	"github.com/tallyman-go/tallyman/dedupe"
+	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 	"github.com/tallyman-go/tallyman/stream"
 )
@@ -223,4 +225,34 @@ func TestCancel_WhileWorkersRun(t *testing.T) {
 	if got := r.balanced(t); got.Completed+got.Cancelled != n {
 		t.Errorf("got %+v, want %d ends", got, n)
 	}
+}
+
+// TestCancel_LeavesAnotherCommand has another command under the same id wait in
+// the stream: it is not what was cancelled, and is to be reported as a conflict.
+func TestCancel_LeavesAnotherCommand(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, brisk)
+	seq := r.submit(t, tallyman.Command{ID: "a", Kind: "echo"})
+	rec, err := (&kvstate.Record{ID: "a", Kind: "echo", Digest: dedupe.Digest("echo", nil), Seqs: []uint64{seq}}).Advance(kvstate.Waiting, "worker-1", "", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Records().WriteWait(r.ctx, "a", rec); err != nil {
+		t.Fatal(err)
+	}
+	other, err := pooltest.JetStream(t, r.nc).Publish(r.ctx, "main.commands.default.other.a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := r.desk.Cancel(r.ctx, ann, "a"); err != nil || out.Left != nil {
+		t.Fatalf("got %+v, %v", out, err)
+	}
+	if got := r.record(t, "a"); got.State != kvstate.Cancelled || got.Accounts(other.Sequence) {
+		t.Fatalf("got %+v, want it cancelled, and nothing said of the other", got)
+	}
+	r.work(t, newSeen(false))
+	r.await(t, "the conflict to be parked", func() bool {
+		e, err := r.Records().Read(r.ctx, kvstate.ConflictKey(other.Sequence))
+		return err == nil && e.Record != nil && e.Record.Reason == kvstate.ReasonConflict
+	})
 }

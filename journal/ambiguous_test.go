@@ -153,6 +153,30 @@ func TestCommit_Ambiguous(t *testing.T) {
 	r.audit(t)
 }
 
+// What the server says later for good does not say what became of an earlier try.
+func TestCommit_RefusedAfterAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := &cable{}
+	p := r.join(t, nats.SetCustomDialer(c))
+	c.on("PUB main.journal.", true, true)
+	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
+	defer cancel()
+	errs := make(chan error, 1)
+	go func() {
+		_, err := p.Commit(ctx, "run", 0, events("a"))
+		errs <- err
+	}()
+	r.eventually(t, "the write", func() bool { return len(r.history(t, "run")) == 1 })
+	if err := r.js.DeleteStream(r.ctx, "main_journal"); err != nil {
+		t.Fatal(err)
+	}
+	c.mend()
+	if err := <-errs; !errors.Is(err, journal.ErrUnconfirmed) {
+		t.Errorf("got %v, want %v: it was written", err, journal.ErrUnconfirmed)
+	}
+}
+
 // writers commit numbered events to runs of their own, as fast as they can,
 // until told to stop; each commit that fails without an answer is repeated
 // under its commit id.

@@ -103,6 +103,13 @@ func TestStore_Adopt(t *testing.T) {
 	if e, err := from.Read(ctx, "a"); err != nil || e.Record == nil || string(e.Record.Result) != "done" {
 		t.Errorf("back: got %+v, %v", e, err)
 	}
+	bucket, err := pooltest.JetStream(t, nc).Stream(ctx, "KV_main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if head, revisions := last(t, bucket, "a"); revisions != 1 {
+		t.Errorf("the receipt (%v) lies over %d others, which come to light when it expires", head, revisions-1)
+	}
 	other := *e.Record
 	other.Result = []byte("other")
 	if err := to.Adopt(ctx, kvstate.Movable{Entry: kvstate.Entry{Key: "a", Record: &other, Raw: []byte("x")}}); !errors.Is(err, kvstate.ErrStale) {

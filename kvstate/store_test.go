@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 	"github.com/tallyman-go/tallyman/internal/pooltest"
 	"github.com/tallyman-go/tallyman/kvstate"
 )
@@ -176,5 +177,40 @@ func TestStore_ReceiptIsGoneAfterItsRetention(t *testing.T) {
 	r.State, r.Revision = kvstate.Claimed, 0
 	if again := write(t, s, r); again <= done {
 		t.Errorf("got revision %d after %d, want a higher one", again, done)
+	}
+}
+
+// What is no record is kept as long as it says, and written only over what was seen.
+func TestStore_Entries(t *testing.T) {
+	t.Parallel()
+	s, bucket := newStore(t, tallyman.Settings{Retention: 90 * time.Minute})
+	for key, expire := range map[command.Token]bool{kvstate.AbsorbedKey(7): true, kvstate.PayloadKey("a"): false} {
+		if _, err := pipeline.AwaitWrite(t.Context(), func(done func(uint64, error)) error { return s.Put(key, []byte("x"), expire, done) }); err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if expire {
+			want = "5400"
+		}
+		if head, _ := last(t, bucket, string(key)); head.Get(jetstream.MsgTTLHeader) != want {
+			t.Errorf("%s is kept for %q seconds, want %q", key, head.Get(jetstream.MsgTTLHeader), want)
+		}
+	}
+	for range 2 {
+		if err := s.Probe(t.Context(), kvstate.ProbeKey("w")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if head, revisions := last(t, bucket, string(kvstate.ProbeKey("w"))); head.Get(jetstream.MsgTTLHeader) != "60" || revisions != 1 {
+		t.Errorf("a probe leaves %d revisions for %q seconds, want 1 for 60", revisions, head.Get(jetstream.MsgTTLHeader))
+	}
+	if err := s.PutWait(t.Context(), kvstate.KeyAudit, []byte("one"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutWait(t.Context(), kvstate.KeyAudit, []byte("other"), 0); !errors.Is(err, kvstate.ErrStale) {
+		t.Errorf("over another revision: got %v, want %v", err, kvstate.ErrStale)
+	}
+	if e, err := s.Read(t.Context(), kvstate.KeyAudit); err != nil || string(e.Raw) != "one" {
+		t.Errorf("got %q, %v, want what was written first", e.Raw, err)
 	}
 }

@@ -100,6 +100,33 @@ func TestLease_Trust(t *testing.T) {
 			k.Release(l)
 		})
 	})
+	t.Run("a confirmation after the end of trust changes nothing, though nobody has noticed the end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {}) // which does not run, so no tick tells
+			l := hold(k, time.Now(), func(error) {})
+			time.Sleep(10 * time.Second)
+			sent := time.Now()
+			time.Sleep(17 * time.Second)
+			if l.Confirm(sent); l.Held() {
+				t.Error("a lease that could not be relied on any more came back")
+			}
+		})
+	})
+	t.Run("an older heartbeat that is confirmed late takes no trust back", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})
+			l := hold(k, time.Now(), func(error) {})
+			time.Sleep(10 * time.Second)
+			older := time.Now()
+			time.Sleep(10 * time.Second)
+			l.Confirm(time.Now())
+			l.Confirm(older)
+			time.Sleep(20 * time.Second)
+			if !l.Held() {
+				t.Error("the lease is counted from the older one")
+			}
+		})
+	})
 	t.Run("a delivery that lay in a buffer through a freeze is never held", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})

@@ -180,21 +180,20 @@ func (p *pool) SubmitAsync(ctx context.Context, c command.Command, done func(err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tries++
-	if p.refuse != nil {
-		if err := p.refuse(c); err != nil {
-			p.work.Go(func() { done(err) })
-			return nil
-		}
-	}
 	var outcome error
-	switch had, ok := p.digests[c.ID]; {
-	case !ok:
-		p.digests[c.ID], p.commands[c.ID] = env.Digest, c
-		p.accepted = append(p.accepted, c.ID)
-	case had != env.Digest:
-		outcome = fmt.Errorf("submit %q: %w", c.ID, command.ErrConflict)
-	default:
-		p.absorbed++
+	if p.refuse != nil {
+		outcome = p.refuse(c)
+	}
+	if outcome == nil {
+		switch had, ok := p.digests[c.ID]; {
+		case !ok:
+			p.digests[c.ID], p.commands[c.ID] = env.Digest, c
+			p.accepted = append(p.accepted, c.ID)
+		case had != env.Digest:
+			outcome = fmt.Errorf("submit %q: %w", c.ID, command.ErrConflict)
+		default:
+			p.absorbed++
+		}
 	}
 	hold := p.hold
 	p.work.Go(func() {

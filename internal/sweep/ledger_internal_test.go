@@ -40,6 +40,9 @@ func TestLedger(t *testing.T) {
 		through(t, l, 1, map[string]uint64{"a": 9999, "b": 2}, 3)
 		through(t, l, 1, map[string]uint64{"a": 3, "b": 9999}, 4)
 		through(t, l, 1, nil, 1)
+		if got := l.through(1, 2, all); got != 3 {
+			t.Errorf("below a limit of 2: got %d, want 3", got)
+		}
 	})
 	t.Run("does not believe what is told of another stream, or before it has seen its own", func(t *testing.T) {
 		t.Parallel()
