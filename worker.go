@@ -328,14 +328,12 @@ func (w *Worker) Ready(ctx context.Context) error {
 	if subject := w.pool.link.Denied(time.Now().Add(-w.pool.settings.Lease-limit), w.vital); subject != "" {
 		return fmt.Errorf("tallyman: %w: publish to %q; allow it, see Permissions in docs/operations.md", ErrDenied, subject)
 	}
-	w.troubleMu.Lock()
-	for from, err := range w.trouble {
-		if err != nil {
-			w.troubleMu.Unlock()
-			return fmt.Errorf("tallyman: cannot fetch from queue %v: %w", from, err)
+	if err := w.fetches(); err != nil {
+		if why := w.check(ctx); errors.Is(why, ErrSettings) { // with the remedy
+			err = why
 		}
+		return fmt.Errorf("tallyman: %w", err)
 	}
-	w.troubleMu.Unlock()
 	for i, f := range w.fetchers {
 		// With every slot taken there is no pull to be answered, nor while others have their turn.
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
@@ -348,11 +346,21 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
-	if err := eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) }); err != nil {
-		return err
-	}
+	// What was altered may be why nothing can be written.
 	if err := w.check(ctx); err != nil {
 		return fmt.Errorf("tallyman: %w", err)
+	}
+	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
+}
+
+// fetches returns nil unless the server refuses pulls.
+func (w *Worker) fetches() error {
+	w.troubleMu.Lock()
+	defer w.troubleMu.Unlock()
+	for from, err := range w.trouble {
+		if err != nil {
+			return fmt.Errorf("cannot fetch from queue %v: %w", from, err)
+		}
 	}
 	return nil
 }

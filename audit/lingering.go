@@ -18,7 +18,8 @@ import (
 // one and loses the other, has a message that no worker will get any more, and
 // does not look for such by itself unless it is part of a cluster. The same
 // goes for a stream that is swept, if nothing accounts for what is acked there,
-// and for what a queue has passed over or given up, before somebody put its consumer right.
+// and for what a queue has passed over or given up, before somebody put its consumer right,
+// or what the stream stored under another subject, before somebody put that right.
 
 // lingering is a command in the stream that its queue does not deliver any more, and
 // that ought not to be there any more, or to be delivered.
@@ -27,7 +28,8 @@ type lingering struct {
 	queue   string
 	kind    string
 	token   command.Token
-	settled bool // its outcome is stored, or it is parked
+	settled bool   // its outcome is stored, or it is parked
+	foreign string // its subject, where that is none of the pool's commands
 }
 
 // survey notes up to where each queue delivers nothing any more. It comes before the
@@ -46,10 +48,11 @@ func (b *books) survey(ctx context.Context) error {
 
 // passed notes a command in the stream that its queue does not deliver any more.
 func (b *books) passed(seq uint64, subject string) {
-	if queue, _, _ := b.commands.Names(subject); seq > b.over[queue] {
+	queue, _, _ := b.commands.Names(subject)
+	if queue != "" && seq > b.over[queue] {
 		return
 	}
-	if !b.commands.Sweeps() {
+	if queue == "" || !b.commands.Sweeps() {
 		b.suspect(seq)
 	} else {
 		b.acked.add(seq)
@@ -122,15 +125,19 @@ func (b *books) there(ctx context.Context, seq uint64) (*lingering, error) {
 	if errors.Is(err, stream.ErrNotFound) {
 		return nil, nil
 	}
-	return &lingering{seq: seq, queue: s.Queue, kind: s.Kind, token: s.Token}, err
+	l := &lingering{seq: seq, queue: s.Queue, kind: s.Kind, token: s.Token}
+	if l.queue == "" {
+		l.foreign = s.Subject
+	}
+	return l, err
 }
 
 // lingers returns what lies at seq with what the bucket says of it; nil if there
 // is nothing the matter with that.
 func (b *books) lingers(ctx context.Context, seq uint64) (*lingering, error) {
 	l, err := b.there(ctx, seq)
-	if l == nil || err != nil {
-		return nil, err
+	if l == nil || err != nil || l.foreign != "" {
+		return l, err
 	}
 	fate, err := b.records.FateOf(ctx, kvstate.Lying{Seq: seq, Token: l.token})
 	if l.settled = fate.Accounted; l.settled && b.commands.Sweeps() {
@@ -142,6 +149,12 @@ func (b *books) lingers(ctx context.Context, seq uint64) (*lingering, error) {
 // lingeringFinding is the finding about one of them.
 func (b *books) lingeringFinding(l lingering) Finding {
 	f := Finding{What: FindingLingering, Seq: l.seq}
+	if l.foreign != "" {
+		f.Subject = l.foreign
+		f.Cause = "under a subject that is none of the pool's commands, which no queue delivers: the stream had a subject transform or other subjects for a while"
+		f.Remedy = fmt.Sprintf("look at it with: nats stream get %s %d; if it is a command, submit it again; then take it out with: nats stream rmm %[1]s %[2]d, and write it off with: nats kv put %s _absorbed/%[2]d WHY", b.commands.Name(), l.seq, b.records.Bucket())
+		return f
+	}
 	anew := fmt.Sprintf("stop the workers, have queue %s delivered from the beginning with: nats consumer rm %s %[1]s, then tallyman init --queue %[1]s, and start the workers", l.queue, b.commands.Name())
 	if l.settled {
 		// Nothing of the command itself is told: there may be thousands, which are told as one.

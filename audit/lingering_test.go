@@ -241,3 +241,46 @@ func TestRun_AcksUnderWayAreNotFindings(t *testing.T) {
 		})
 	}
 }
+
+// What a stream stored under another subject, before that was put right, lies there, and no
+// queue delivers it: its id may be accepted and never run.
+func TestRun_StoredUnderAnotherSubject(t *testing.T) {
+	t.Parallel()
+	for _, removal := range []tallyman.Removal{tallyman.RemovalAck, tallyman.RemovalSweep} {
+		t.Run(string(removal), func(t *testing.T) {
+			t.Parallel()
+			s := newSceneWith(t, tallyman.Settings{Removal: removal})
+			cfg := s.commands(t).CachedInfo().Config
+			cfg.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "main.commands.*.*.*", Destination: "moved.{{wildcard(3)}}"}
+			if _, err := s.js.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			s.submit(t, 1, 1)
+			if err := tallyman.Create(t.Context(), s.nc, "main", tallyman.Settings{}, tallyman.Topology{}); err != nil {
+				t.Fatal(err)
+			}
+			got := s.audit(t, audit.Options{})
+			if !slices.Equal(got.Lingering, []uint64{1}) || got.Balanced || len(got.Findings) != 1 || got.Findings[0].Subject != "moved.c-1" {
+				t.Fatalf("got %+v, want sequence 1 lingering under moved.c-1", got)
+			}
+
+			// The remedy.
+			if want := "nats stream rmm main_commands 1, and write it off with: nats kv put main _absorbed/1"; !strings.Contains(got.Findings[0].Remedy, want) {
+				t.Errorf("got %q, want it to say %q", got.Findings[0].Remedy, want)
+			}
+			if err := s.commands(t).DeleteMsg(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			kv, err := s.js.KeyValue(t.Context(), "main")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := kv.PutString(t.Context(), "_absorbed/1", "submitted again"); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.audit(t, audit.Options{}); !got.Balanced {
+				t.Errorf("got %+v, want books that balance", got)
+			}
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tallyman-go/tallyman/internal/pipeline"
@@ -20,15 +21,18 @@ func (s *Store) Altered(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kvstate: look at bucket %q: %w", s.Bucket(), pipeline.Away(err))
 	}
-	return altered(str.CachedInfo().Config), nil
+	return s.altered(str.CachedInfo().Config), nil
 }
 
-func altered(c jetstream.StreamConfig) (all []string) {
+func (s *Store) altered(c jetstream.StreamConfig) (all []string) {
 	when := func(is bool, text string, values ...any) {
 		if is {
 			all = append(all, fmt.Sprintf(text, values...))
 		}
 	}
+	when(!slices.Equal(c.Subjects, []string{s.prefix + ">"}), "its subjects are %q and not %q, so it refuses records, or takes what is none", c.Subjects, s.prefix+">")
+	when(c.SubjectTransform != nil, "it has a subject transform, so records are stored where nobody looks for them")
+	when(c.NoAck, "it confirms nothing, so nobody learns that a record was stored")
 	when(c.MaxAge > 0, "its max age is %v, after which everything in it is dropped: receipts, what is parked, and the settings", c.MaxAge)
 	when(c.MaxMsgsPerSubject == 1, "its history is 1 and not %d, so no revision is left to fall back on when progress is damaged", History)
 	when(c.Discard != jetstream.DiscardNew, "its discard policy is old, which drops records when it is full")

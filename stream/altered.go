@@ -27,11 +27,15 @@ func (s *Stream) Altered(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("stream: look at %q: %w", s.name, err)
 	}
-	return altered(str.CachedInfo().Config), nil
+	return s.altered(str.CachedInfo().Config), nil
 }
 
-func altered(c jetstream.StreamConfig) []string {
+func (s *Stream) altered(c jetstream.StreamConfig) []string {
 	var a alterations
+	a.when(!slices.Equal(c.Subjects, []string{s.prefix + allCommands}), "its subjects are %q and not %q, so it takes what is no command, or refuses what is one", c.Subjects, s.prefix+allCommands)
+	a.when(c.SubjectTransform != nil, "it has a subject transform, so commands are stored where no queue delivers them")
+	a.when(c.Retention == jetstream.InterestPolicy, "its retention is interest and not limits, so commands of a queue without a consumer are dropped")
+	a.when(c.NoAck, "it confirms nothing, so nobody learns that a command was accepted")
 	a.when(c.MaxAge > 0, "its max age is %v, after which commands are dropped", c.MaxAge)
 	a.when(c.Discard != jetstream.DiscardNew, "its discard policy is old, which drops commands when it is full")
 	a.when(c.MaxMsgsPerSubject != 1, "its max messages per subject are %d and not 1, so a second copy of a command is not refused", c.MaxMsgsPerSubject)
@@ -50,6 +54,7 @@ func (s *Stream) alteredQueue(c jetstream.ConsumerConfig) []string {
 	a.when(c.MaxDeliver > 0, "its max deliver is %d, after which a command is not delivered again", c.MaxDeliver)
 	a.when(c.MaxAckPending > 0, "its max ack pending is %d, so commands that wait for a retry keep others back", c.MaxAckPending)
 	a.when(len(c.BackOff) > 0, "it has a backoff, %v, which takes the place of the lease", c.BackOff)
+	a.when(c.MaxRequestBatch > 0 || c.MaxRequestExpires > 0 || c.MaxRequestMaxBytes > 0, "it has a limit for pulls, so the server refuses those of workers")
 	a.when(c.HeadersOnly, "it delivers headers only, so commands come without their payload")
 	a.when(c.ReplayPolicy != jetstream.ReplayInstantPolicy, "its replay policy is %v, so commands come as slowly as they were submitted", c.ReplayPolicy)
 	a.when(c.InactiveThreshold > 0, "its inactive threshold is %v, so the server deletes it when no worker pulls for that long", c.InactiveThreshold)

@@ -33,6 +33,10 @@ func retention(sweep bool) jetstream.RetentionPolicy {
 	return jetstream.WorkQueuePolicy
 }
 
+// sweeps says the same of a stream that exists. The server lets other tools make
+// interest of limits, and takes that back; a work queue stays one.
+func sweeps(c jetstream.StreamConfig) bool { return c.Retention != jetstream.WorkQueuePolicy }
+
 // Lying is a command in the stream, without its body.
 type Lying struct {
 	Seq   uint64

@@ -71,6 +71,12 @@ type Config struct {
 	Batches bool
 }
 
+// description marks a stream as one of ours.
+const description = "Tallyman: commands that await their receipt"
+
+// allCommands follows a pool's prefix: queue, kind and token.
+const allCommands = "*.*.*"
+
 // Name returns the stream's name for a pool.
 func Name(pool string) string { return pool + "_commands" }
 
@@ -88,23 +94,24 @@ func Subject(pool, queue, kind string, token command.Token) string {
 }
 
 // Create makes the stream and its consumers or brings them up to cfg. It never
-// removes a queue, nor resumes one that is paused. Safe to repeat. A stream with
-// other subjects is left as it is, with ErrForeign.
+// removes a queue, nor resumes one that is paused. Safe to repeat. A stream that
+// something else made, with another description and other subjects, is left as it is,
+// with ErrForeign.
 func Create(ctx context.Context, js jetstream.JetStream, cfg Config) error {
 	have, err := existing(ctx, js, Name(cfg.Pool))
 	if err != nil {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), err)
 	}
-	subjects := []string{subjectPrefix(cfg.Pool) + "*.*.*"}
-	if have.Name != "" && !slices.Equal(have.Subjects, subjects) {
+	subjects := []string{subjectPrefix(cfg.Pool) + allCommands}
+	if have.Name != "" && have.Description != description && !slices.Equal(have.Subjects, subjects) {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrForeign)
 	}
-	if have.Name != "" && have.Retention != retention(cfg.Sweep) {
+	if have.Name != "" && sweeps(have) != cfg.Sweep {
 		return fmt.Errorf("stream: create %q: %w", Name(cfg.Pool), ErrRetention)
 	}
 	str, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name:                 Name(cfg.Pool),
-		Description:          "Tallyman: commands that await their receipt",
+		Description:          description,
 		Subjects:             subjects,
 		Retention:            retention(cfg.Sweep),
 		Storage:              jetstream.FileStorage,
@@ -201,7 +208,7 @@ func Open(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, pipe *pipe
 	if err != nil {
 		return nil, fmt.Errorf("stream: open %q: %w", s.name, err)
 	}
-	s.sweeps = str.CachedInfo().Config.Retention == jetstream.LimitsPolicy
+	s.sweeps = sweeps(str.CachedInfo().Config)
 	return s, nil
 }
 
