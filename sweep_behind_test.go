@@ -61,6 +61,32 @@ func TestSweep_BeforeReceiptsExpire(t *testing.T) {
 	r.holds(t, 1)
 }
 
+// TestSweep_OneByOneLeavesWhatMayHaveFollowUps guards against taking out, behind a
+// command that takes long, one whose receipt is stored and whose follow-ups are not born.
+func TestSweep_OneByOneLeavesWhatMayHaveFollowUps(t *testing.T) {
+	t.Parallel()
+	settings := sweeping
+	settings.Lease = 5 * time.Minute // longer than the test
+	r := newRig(t, settings, tallyman.Topology{})
+	slow, parent := tallyman.Command{ID: "slow", Kind: "echo"}, tallyman.Command{ID: "p", Kind: "echo"}
+	r.submit(t, slow)
+	r.submit(t, parent)
+	taken := []jetstream.Msg{r.take(t), r.take(t)}
+	r.complete(t, parent, 2, tallyman.Command{ID: "child", Kind: "echo"})
+	pace := quick
+	pace.Patient = 50 * time.Millisecond
+	sweeper(t, r.Pool, pace, tallyman.WorkerConfig{Mux: handle("echo", echo)})
+	r.settled(t, r.many(t, "", "c", 5)...)
+	r.holds(t, 1, 2)
+	for _, m := range taken {
+		if err := m.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.settled(t, "slow", "child")
+	r.emptied(t)
+}
+
 func TestSweep_Queues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, sweeping, tallyman.Topology{Queues: []string{"default", "idle"}})
