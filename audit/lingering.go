@@ -114,7 +114,7 @@ func (b *books) each(ctx context.Context, ask func(ctx context.Context, seq uint
 	}
 	asking.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("audit: look for what is acked and still in the stream: %w", err)
+		return nil, fmt.Errorf("audit: look for what lingers in the stream: %w", err)
 	}
 	return slices.DeleteFunc(all, func(l *lingering) bool { return l == nil }), nil
 }

@@ -171,7 +171,7 @@ func (r Report) unbalanced() string {
 		{r.MissingCount, "missing"}, {r.DoubledCount, "accounted for twice"},
 		{r.StrandedCount, "stranded"}, {r.CorruptCount, "with a damaged record"},
 		{r.MisplacedCount, "with the record in another shard"},
-		{r.LingeringCount, "acked and still in the stream"},
+		{r.LingeringCount, "in the stream, and delivered by no queue any more"},
 	} {
 		if c.n > 0 {
 			amiss = append(amiss, fmt.Sprintf("%d %s", c.n, c.what))
