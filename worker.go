@@ -346,11 +346,17 @@ func (w *Worker) Ready(ctx context.Context) error {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}
-	// What was altered may be why nothing can be written.
-	if err := w.check(ctx); err != nil {
-		return fmt.Errorf("tallyman: %w", err)
+	checked := w.check(ctx)
+	if errors.Is(checked, ErrSettings) { // which may be why nothing can be written
+		return fmt.Errorf("tallyman: %w", checked)
 	}
-	return eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) })
+	if err := eachShard(0, len(w.pool.shards), func(i int) error { return w.pool.writable(ctx, w.pool.shards[i], w.owner) }); err != nil {
+		return err
+	}
+	if checked != nil {
+		return fmt.Errorf("tallyman: %w", checked)
+	}
+	return nil
 }
 
 // fetches returns nil unless the server refuses pulls.
