@@ -84,7 +84,7 @@ func TestRun_Replicas(t *testing.T) {
 	t.Parallel()
 	var got results
 	quickly(t, &got, "--replicas", "3", "--scenario", "both at once")
-	if got, want := len(got.Contestants), 2; got != want {
+	if got, want := len(got.Contestants), 3; got != want {
 		t.Fatalf("contestants = %d, want %d: no peers", got, want)
 	}
 	for _, o := range got.Contestants {
