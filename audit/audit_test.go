@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	pooltest.SideBySide()
+	pooltest.SideBySide(4)
 	goleak.VerifyTestMain(m)
 }
 

@@ -24,11 +24,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// SideBySide lets more tests run at once than there are processors, unless
-// -parallel says how many. It is for packages whose tests mostly wait, for leases
+// SideBySide lets more tests run at once than there are processors, so many for
+// each, but no more than 8, unless -parallel says how many. It is for packages whose tests mostly wait, for leases
 // to run out and servers to come back: two of them at a time leave a machine idle.
 // Call it in TestMain, before the tests run.
-func SideBySide() {
+func SideBySide(each int) {
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
@@ -36,7 +36,7 @@ func SideBySide() {
 		return
 	}
 	procs := runtime.GOMAXPROCS(0)
-	if err := flag.Set("test.parallel", strconv.Itoa(max(procs, min(4*procs, 8)))); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(max(procs, min(each*procs, 8)))); err != nil {
 		panic(err)
 	}
 }
@@ -44,7 +44,7 @@ func SideBySide() {
 // Main runs the tests of a package that kills servers, side by side, and fails if
 // a goroutine outlives them.
 func Main(m *testing.M) {
-	SideBySide()
+	SideBySide(4)
 	// A nats-server that is killed while it opens a store leaves the store's own
 	// goroutines behind. Nothing of ours runs in them.
 	goleak.VerifyTestMain(m,

@@ -84,7 +84,7 @@ func test(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	pooltest.SideBySide()
+	pooltest.SideBySide(2) // each has processes of its own
 	code := pgtest.Main(m.Run)
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -25,7 +25,7 @@ import (
 // A server that is killed in the middle of a batch leaves goroutines of the
 // batch's store behind.
 func TestMain(m *testing.M) {
-	pooltest.SideBySide()
+	pooltest.SideBySide(4)
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
