@@ -52,7 +52,7 @@ func (w *Worker) take(at *shard, batch []*stream.Delivery) {
 		var err error
 		r.env, err = dedupe.Recognise(d.Queue, d.Kind, d.Token, d.Header, d.Payload)
 		r.lease = &r.held
-		w.keeper.HoldIn(r.lease, r, d.LeaseFrom, r.leaseLost)
+		w.keeper.HoldIn(r.lease, r, d.LeaseFrom)
 		if err != nil && !r.lease.Held() {
 			r.drop()
 			continue
@@ -93,11 +93,12 @@ func (w *Worker) judge(at *shard, all []*run) {
 		return
 	}
 	done := func(entries []kvstate.Entry, err error) {
+		now := time.Now()
 		for i, r := range runs {
 			if err != nil {
 				go r.judgeAnew(err)
 			} else {
-				r.begin(entries[i])
+				r.begin(entries[i], now)
 			}
 		}
 	}
@@ -114,7 +115,7 @@ func (r *run) judgeAnew(why error) {
 		e, err := r.shard.records.Read(ctx, r.env.Token)
 		cancel()
 		if err == nil {
-			r.begin(e)
+			r.begin(e, time.Now())
 			return
 		}
 		why = err
@@ -126,14 +127,15 @@ func (r *run) judgeAnew(why error) {
 	r.dropFor(why)
 }
 
-// begin judges the delivery in the light of its record. It does not block.
-func (r *run) begin(e kvstate.Entry) {
-	if !r.lease.Held() {
+// begin judges the delivery in the light of its record, which has just been
+// read. It does not block.
+func (r *run) begin(e kvstate.Entry, now time.Time) {
+	if !r.lease.HeldAt(now) {
 		r.drop()
 		return
 	}
 	r.saw(e.Record, e.Revision)
-	found := dedupe.Judge(r.env, r.d.Seq, e, time.Now())
+	found := dedupe.Judge(r.env, r.d.Seq, e, now)
 	settled := found == dedupe.Settled && !e.Record.State.Final() // parked is an end that a human can undo
 	if !r.sure && (settled || found == dedupe.Repeated || found == dedupe.Rival || found == dedupe.Conflict) {
 		// What follows is not written over that record, so nothing would notice
@@ -254,7 +256,7 @@ func (r *run) takeOver() bool {
 	if r.open() {
 		to = kvstate.Prepared // until Confirm has spoken
 	}
-	next, err := r.next(to, "")
+	next, err := r.next(to, "", time.Now())
 	if err != nil {
 		r.refused(err)
 		return false

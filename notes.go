@@ -120,6 +120,9 @@ func (b *notebook) tell() {
 
 // note writes down an event that the record of the command does not tell of.
 func (r *run) note(e Event) {
+	if e.Type == EventCompleted {
+		return
+	}
 	n := kvstate.Note{At: time.Now().UTC(), Entry: e.Key}
 	switch e.Type {
 	case EventAbsorbed:

@@ -63,7 +63,8 @@ type run struct {
 // exec runs the handler. It reports whether the slot is still this
 // goroutine's: not if the handler was given up meanwhile.
 func (r *run) exec() (keep bool) {
-	if !r.lease.Held() {
+	began := time.Now()
+	if !r.lease.HeldAt(began) {
 		r.drop()
 		return true
 	}
@@ -71,7 +72,7 @@ func (r *run) exec() (keep bool) {
 		if !r.takeOver() {
 			return true
 		}
-		if !r.lease.Held() {
+		if began = time.Now(); !r.lease.HeldAt(began) {
 			r.drop()
 			return true
 		}
@@ -80,7 +81,7 @@ func (r *run) exec() (keep bool) {
 		r.park(kvstate.ReasonExpired, r.tooLate())
 		return true
 	}
-	ctx, cancel := context.WithCancelCause(r.w.handlers)
+	ctx, cancel := context.WithCancelCause(r.w.values)
 	defer cancel(nil)
 	r.mu.Lock()
 	tooLate := r.ended != nil
@@ -90,6 +91,9 @@ func (r *run) exec() (keep bool) {
 		r.drop() // the lease ended while the claim was being written
 		return true
 	}
+	if r.w.stopped.Load() {
+		cancel(ErrDraining)
+	}
 	if r.route.Timeout > 0 {
 		timer := time.AfterFunc(r.route.Timeout, func() { r.end(ErrTimeout) })
 		defer timer.Stop()
@@ -97,7 +101,6 @@ func (r *run) exec() (keep bool) {
 
 	failAt("before-handler", r.env.ID)
 	r.begun.Store(true)
-	began := time.Now()
 	result, err := r.call(ctx, r.perform)
 	returned := time.Now()
 	failAt("after-handler", r.env.ID)
@@ -215,8 +218,17 @@ func (r *run) giveUp(cause error) {
 	r.settle(Result{}, err, cause, 0)
 }
 
-// leaseLost is the keeper's word that the lease ended other than by settling.
-func (r *run) leaseLost(cause error) {
+// stop ends the handler's context because the worker drains.
+func (r *run) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cancel != nil {
+		r.cancel(ErrDraining)
+	}
+}
+
+// LeaseLost is the keeper's word that the lease ended other than by settling.
+func (r *run) LeaseLost(cause error) {
 	r.mu.Lock()
 	atWork := r.cancel != nil
 	r.mu.Unlock()
@@ -280,13 +292,13 @@ func (r *run) saw(rec *kvstate.Record, revision uint64) {
 	r.seen.Store(revision)
 }
 
-// next is the record that follows the base: in another state, by this worker.
-func (r *run) next(to kvstate.State, note string) (*kvstate.Record, error) {
+// next is the record that follows the base: in another state since at, by this worker.
+func (r *run) next(to kvstate.State, note string, at time.Time) (*kvstate.Record, error) {
 	base := r.base
 	if base == nil {
 		base = &kvstate.Record{ID: r.env.ID, Kind: r.env.Kind, Queue: r.env.Queue, Digest: r.env.Digest}
 	}
-	next, err := base.Advance(to, r.w.owner, clip(note, maxNote), time.Now())
+	next, err := base.Advance(to, r.w.owner, clip(note, maxNote), at)
 	if err != nil {
 		return nil, err
 	}

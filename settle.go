@@ -30,12 +30,13 @@ func (r *run) settle(result Result, err, cause error, took time.Duration) {
 		err = fmt.Errorf("%w after %v: %w", ErrTimeout, r.route.Timeout, err)
 	}
 	verdict := judge(err, cause)
-	if !r.lease.Held() && verdict.Action != ActCancel {
+	now := time.Now() // not before the claim was free
+	if !r.lease.HeldAt(now) && verdict.Action != ActCancel {
 		verdict = Verdict{Action: ActAbandon}
 	}
 	switch verdict.Action {
 	case ActComplete:
-		r.complete(result, followUps, took)
+		r.complete(result, followUps, took, now)
 	case ActRetry:
 		r.fail(verdict, err, took)
 	case ActPark:
@@ -49,8 +50,8 @@ func (r *run) settle(result Result, err, cause error, took time.Duration) {
 	}
 }
 
-func (r *run) complete(result Result, followUps []command.Command, took time.Duration) {
-	next, err := r.next(kvstate.Completed, "")
+func (r *run) complete(result Result, followUps []command.Command, took time.Duration, now time.Time) {
+	next, err := r.next(kvstate.Completed, "", now)
 	if err != nil {
 		r.refused(err)
 		return
@@ -184,7 +185,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 	if !verdict.Fixed || delay <= 0 { // at once would burn all attempts in no time
 		delay = r.w.pool.settings.backoff(r.attempt)
 	}
-	next, illegal := r.next(kvstate.Waiting, err.Error())
+	next, illegal := r.next(kvstate.Waiting, err.Error(), time.Now())
 	if illegal != nil {
 		r.refused(illegal)
 		return
@@ -204,7 +205,7 @@ func (r *run) handBack() {
 		r.nakIfHeld(0)
 		return
 	}
-	next, err := r.next(kvstate.Waiting, "handed back at shutdown")
+	next, err := r.next(kvstate.Waiting, "handed back at shutdown", time.Now())
 	if err != nil {
 		r.refused(err)
 		return

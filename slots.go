@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,17 +20,19 @@ const (
 type slots struct {
 	mu      sync.Mutex
 	limit   int
-	ready   []*run    // in order of arrival
-	suspect []*run    // to run alone, in order of arrival
-	solo    time.Time // since when a suspect runs alone; zero if none does
-	running int       // handlers at work that occupy a slot
-	coming  bool      // a goroutine was started for a slot and has not asked for its run yet
-	stuck   int       // handlers that were given up and have not returned
-	held    int       // deliveries taken and not finished, in whatever stage
-	closed  bool
-	spell   time.Duration // moving average of a handler's duration
-	measure bool          // spell holds something
+	ready   []*run        // in order of arrival
+	suspect []*run        // to run alone, in order of arrival
+	solo    time.Time     // since when a suspect runs alone; zero if none does
+	running int           // handlers at work that occupy a slot
+	coming  bool          // a goroutine was started for a slot and has not asked for its run yet
+	stuck   int           // handlers that were given up and have not returned
 	idle    chan struct{} // closed and replaced at every drop of running or held
+
+	closed atomic.Bool // changed under the mutex
+
+	// What every command changes, without the mutex.
+	held  atomic.Int64 // deliveries taken and not finished, in whatever stage
+	spell atomic.Int64 // moving average of a handler's duration in nanoseconds; 0 before the first
 }
 
 func (s *slots) init(limit int) {
@@ -40,7 +43,7 @@ func (s *slots) init(limit int) {
 func (s *slots) counts() (held, running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held, s.running
+	return int(s.held.Load()), s.running
 }
 
 func (s *slots) stuckCount() int {
@@ -53,38 +56,37 @@ func (s *slots) stuckCount() int {
 func (s *slots) want() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return 0
 	}
-	return s.limit + s.aheadLocked() - s.held
+	return s.limit + s.ahead() - int(s.held.Load())
 }
 
-// aheadLocked is what all slots together finish within lookAhead.
-func (s *slots) aheadLocked() int {
-	if !s.measure {
+// ahead is what all slots together finish within lookAhead.
+func (s *slots) ahead() int {
+	spell := time.Duration(s.spell.Load())
+	if spell == 0 {
 		return 0
 	}
-	n := time.Duration(s.limit) * lookAhead / max(s.spell, time.Microsecond)
+	n := time.Duration(s.limit) * lookAhead / max(spell, time.Microsecond)
 	return int(min(n, maxAhead))
 }
 
 // take counts n deliveries as held.
-func (s *slots) take(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.held += n
-}
+func (s *slots) take(n int) { s.held.Add(int64(n)) }
 
 // finish counts a delivery as done with, however it ended.
 func (s *slots) finish() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.held--
-	s.signalLocked()
+	s.held.Add(-1)
+	if s.closed.Load() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.signalLocked()
+	}
 }
 
 func (s *slots) signalLocked() {
-	if !s.closed {
+	if !s.closed.Load() {
 		return // nobody waits before the drain
 	}
 	close(s.idle)
@@ -98,7 +100,7 @@ func (s *slots) signalLocked() {
 func (s *slots) push(r *run) (start, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return false, false
 	}
 	if r.suspect {
@@ -160,7 +162,7 @@ func (s *slots) nudge(patience time.Duration) bool {
 	if !s.solo.IsZero() && time.Since(s.solo) >= patience {
 		s.solo = time.Time{}
 	}
-	if s.closed || !s.solo.IsZero() || s.running >= s.limit || len(s.ready)+len(s.suspect) == 0 {
+	if s.closed.Load() || !s.solo.IsZero() || s.running >= s.limit || len(s.ready)+len(s.suspect) == 0 {
 		return false
 	}
 	s.running++
@@ -179,15 +181,13 @@ func shift(queue *[]*run) *run {
 	return r
 }
 
-// ran notes how long a handler took.
+// ran notes how long a handler took. Of two that end at once, one may not count.
 func (s *slots) ran(d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.measure {
-		s.spell, s.measure = d, true
-		return
+	spell := time.Duration(s.spell.Load())
+	if spell == 0 {
+		spell = d
 	}
-	s.spell += (d - s.spell) / 16
+	s.spell.Store(int64(max(spell+(d-spell)/16, 1)))
 }
 
 // giveUp frees the slot of a handler that does not return.
@@ -208,14 +208,14 @@ func (s *slots) returned() {
 func (s *slots) close() []*run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
+	s.closed.Store(true)
 	left := slices.Concat(s.ready, s.suspect)
 	s.ready, s.suspect = nil, nil
 	return left
 }
 
 func (s *slots) waitRunning(ctx context.Context) { s.wait(ctx, func() bool { return s.running == 0 }) }
-func (s *slots) waitHeld(ctx context.Context)    { s.wait(ctx, func() bool { return s.held == 0 }) }
+func (s *slots) waitHeld(ctx context.Context)    { s.wait(ctx, func() bool { return s.held.Load() == 0 }) }
 
 func (s *slots) wait(ctx context.Context, reached func() bool) {
 	for {

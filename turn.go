@@ -8,7 +8,7 @@ import "sync"
 type turn struct {
 	mu   sync.Mutex // held for an instant only
 	busy bool
-	free sync.Cond
+	free *sync.Cond // set once somebody has waited
 }
 
 // Lock waits until nobody else has the turn.
@@ -16,7 +16,9 @@ func (t *turn) Lock() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.busy {
-		t.free.L = &t.mu
+		if t.free == nil {
+			t.free = sync.NewCond(&t.mu)
+		}
 		t.free.Wait()
 	}
 	t.busy = true
@@ -27,5 +29,7 @@ func (t *turn) Unlock() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.busy = false
-	t.free.Signal()
+	if t.free != nil {
+		t.free.Signal()
+	}
 }

@@ -69,8 +69,8 @@ type Worker struct {
 	wake     []chan struct{} // of each fetcher
 	rations  *rations        // nil if there is one fetcher
 
-	handlers context.Context // parent of every handler's context
-	stop     context.CancelCauseFunc
+	values  context.Context // parent of every handler's context; it never ends by itself
+	stopped atomic.Bool     // handlers are to end
 
 	accord accord                  // about the layout of the pool
 	end    context.CancelCauseFunc // stops fetching, and so Run, because of an error
@@ -196,8 +196,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return fmt.Errorf("tallyman: run worker: %w", err)
 	}
-	w.handlers, w.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer w.stop(ErrDraining)
+	w.values = context.WithoutCancel(ctx)
 	defer w.die()
 
 	keeping, stopKeeping := context.WithCancel(context.Background())
@@ -282,7 +281,7 @@ func (w *Worker) drain() {
 		wait(ctx)
 	}
 	within(max(w.cfg.Drain, 0), w.slots.waitRunning)
-	w.stop(ErrDraining)
+	w.stop()
 	within(w.cfg.Grace, w.slots.waitRunning)
 	if _, running = w.slots.counts(); running == 0 {
 		within(settleTime, w.slots.waitHeld)
@@ -298,6 +297,14 @@ func (w *Worker) drain() {
 	}
 	held, running = w.slots.counts()
 	w.log.Info("worker stopped", "left_to_their_leases", held, "stuck", running)
+}
+
+// stop ends the contexts of all handlers, and of those that begin from now on.
+func (w *Worker) stop() {
+	w.stopped.Store(true)
+	for _, h := range w.keeper.Holders() {
+		h.(*run).stop()
+	}
 }
 
 // notice keeps and logs why nothing can be fetched from a source; nil when it can again.

@@ -21,6 +21,14 @@ const digestSize = 16
 // holds a zero byte, so the boundary between the two is never in doubt. It
 // allocates nothing but its result.
 func Digest(kind string, payload []byte) command.Digest {
+	text := digest(kind, payload)
+	return command.Digest(text[:])
+}
+
+// spelled is the text of a digest.
+type spelled [2 * digestSize]byte
+
+func digest(kind string, payload []byte) spelled {
 	var small [512]byte
 	if len(kind)+1+len(payload) <= len(small) {
 		n := copy(small[:], kind) + 1 // the zero byte is there already
@@ -47,10 +55,9 @@ type hasher struct {
 
 var hashers = sync.Pool{New: func() any { return &hasher{Hash: sha256.New()} }}
 
-func spell(sum []byte) command.Digest {
-	var text [2 * digestSize]byte
+func spell(sum []byte) (text spelled) {
 	hex.Encode(text[:], sum)
-	return command.Digest(text[:])
+	return text
 }
 
 // Identify validates c, fills in the default queue, and establishes its token

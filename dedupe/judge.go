@@ -85,8 +85,12 @@ func Recognise(queue, kind string, token command.Token, header map[string][]stri
 			ID: id, Kind: kind, Queue: queue,
 			ContentType: said.contentType, Payload: payload,
 		},
-		Token:  token,
-		Digest: Digest(kind, payload),
+		Token: token,
+	}
+	if text := digest(kind, payload); string(text[:]) == said.digest {
+		env.Digest = command.Digest(said.digest) // as nearly always: no other copy
+	} else {
+		env.Digest = command.Digest(text[:])
 	}
 	if err := env.Command.Validate(); err != nil {
 		return env, fmt.Errorf("%w: %w", command.ErrMalformed, err)

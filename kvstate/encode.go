@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
@@ -24,9 +25,12 @@ type encoder struct {
 }
 
 // Encode returns the stored form of r.
-func Encode(r *Record) ([]byte, error) {
+func Encode(r *Record) ([]byte, error) { return appendRecord(nil, r) }
+
+// appendRecord appends the stored form of r to b, which is empty.
+func appendRecord(b []byte, r *Record) ([]byte, error) {
 	// Room for the map header, written last, when the count is known.
-	e := encoder{b: make([]byte, 3, sizeHint(r))}
+	e := encoder{b: append(slices.Grow(b, sizeHint(r)), 0, 0, 0)}
 	e.uintField("v", Version)
 	e.strField("id", r.ID)
 	e.strField("kind", r.Kind)

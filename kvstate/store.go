@@ -207,11 +207,13 @@ func (s *Store) WriteWait(ctx context.Context, key command.Token, r *Record) (ui
 
 // message is the stored form of a record.
 func (s *Store) message(key command.Token, r *Record) (*pipeline.Message, error) {
-	body, err := Encode(r)
+	m := pipeline.NewMessage(s.Subject(key), nil)
+	body, err := appendRecord(m.Room(), r)
 	if err != nil {
+		m.Recycle()
 		return nil, err
 	}
-	m := pipeline.NewMessage(s.Subject(key), body)
+	m.Fill(body)
 	m.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(r.Revision, 10))
 	m.Set(command.HeaderState, string(r.State))
 	m.Set(command.HeaderKind, r.Kind)

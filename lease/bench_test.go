@@ -16,7 +16,7 @@ func BenchmarkHold(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var l Lease
-		k.HoldIn(&l, nil, start, nil)
+		k.HoldIn(&l, nil, start)
 		if !l.Held() || !k.Release(&l) {
 			b.Fatal("a lease that has just begun is not held")
 		}

@@ -24,10 +24,9 @@ func NewKeeper(terms Terms, beat func(due []*Lease)) *Keeper {
 }
 
 // HoldIn begins to keep a lease that counts from start, in a zero Lease of the
-// caller's, such as a field of the holder. When it ends other than by Release,
-// lost is called once, with a Lapse if it ran out, or the cause given to Lose.
-func (k *Keeper) HoldIn(l *Lease, holder any, start time.Time, lost func(error)) {
-	l.Holder, l.terms, l.lost = holder, k.terms, lost
+// caller's, such as a field of the holder.
+func (k *Keeper) HoldIn(l *Lease, holder Holder, start time.Time) {
+	l.Holder, l.terms = holder, k.terms
 	l.start, l.nextBeat = start, k.terms.beatAfter(start)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,6 +53,17 @@ func (k *Keeper) Release(l *Lease) bool {
 	}
 	k.mu.Unlock()
 	return l.end()
+}
+
+// Holders returns who has a lease now.
+func (k *Keeper) Holders() []Holder {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []Holder
+	for l := k.head; l != nil; l = l.next {
+		all = append(all, l.Holder)
+	}
+	return all
 }
 
 // Run watches until ctx ends.

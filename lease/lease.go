@@ -41,13 +41,19 @@ func (t Terms) Trust(start time.Time) time.Time { return start.Add(t.Wait - t.Wa
 // beatAfter is when the next heartbeat is due.
 func (t Terms) beatAfter(start time.Time) time.Time { return start.Add(t.Wait / 3) }
 
+// Holder is who has a lease.
+type Holder interface {
+	// LeaseLost is called once if the lease ends other than by Release: with a
+	// Lapse if it ran out, or the cause given to Lose.
+	LeaseLost(cause error)
+}
+
 // Lease is ownership of one delivery. [Keeper.HoldIn] begins one.
 type Lease struct {
-	// Holder is whatever the owner wants to find again in a heartbeat.
-	Holder any
+	// Holder is for the owner to find again in a heartbeat.
+	Holder Holder
 
 	terms Terms
-	lost  func(error)
 
 	mu       sync.Mutex
 	start    time.Time // of what was confirmed last
@@ -60,10 +66,13 @@ type Lease struct {
 }
 
 // Held reports whether the holder may still act for the delivery.
-func (l *Lease) Held() bool {
+func (l *Lease) Held() bool { return l.HeldAt(time.Now()) }
+
+// HeldAt is Held for who has just looked at the clock.
+func (l *Lease) HeldAt(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.over && time.Now().Before(l.terms.Trust(l.start))
+	return !l.over && now.Before(l.terms.Trust(l.start))
 }
 
 // Confirm extends the lease after a heartbeat that was sent at start has been
@@ -92,7 +101,7 @@ func (l *Lease) Lapse() *Lapse {
 // wants its holder to stop, and tells the holder. Only the first end counts.
 func (l *Lease) Lose(cause error) {
 	if l.end() {
-		l.lost(cause)
+		l.Holder.LeaseLost(cause)
 	}
 }
 

@@ -23,9 +23,14 @@ func keep(t *testing.T, beat func([]*Lease)) *Keeper {
 	return k
 }
 
+// told is a holder that is only told of the end.
+type told func(error)
+
+func (f told) LeaseLost(cause error) { f(cause) }
+
 func hold(k *Keeper, start time.Time, lost func(error)) *Lease {
 	l := new(Lease)
-	k.HoldIn(l, nil, start, lost)
+	k.HoldIn(l, told(lost), start)
 	return l
 }
 

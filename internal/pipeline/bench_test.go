@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -20,7 +19,7 @@ func BenchmarkParsePubAck(b *testing.B) {
 
 // BenchmarkSlot takes a place for a request, addresses it and gives it back.
 func BenchmarkSlot(b *testing.B) {
-	p := &Pipe{prefix: "_INBOX.0123456789ABCDEFGHIJKL.", timeout: time.Minute}
+	p := &Pipe{prefix: "_INBOX.0123456789ABCDEFGHIJKL.", timeout: 600}
 	on := func(*nats.Msg, error) {}
 	b.ReportAllocs()
 	for b.Loop() {

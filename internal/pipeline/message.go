@@ -13,7 +13,11 @@ type Message struct {
 	msg    nats.Msg
 	values [usualHeaders][1]string // of the headers set so far
 	n      int
+	room   []byte
 }
+
+// maxRoom is the largest room that is kept for the next message.
+const maxRoom = 4 << 10
 
 // usualHeaders is how many headers a message has without allocating for more.
 const usualHeaders = 9
@@ -27,6 +31,17 @@ func NewMessage(subject string, data []byte) *Message {
 	m := messages.Get().(*Message)
 	m.msg.Subject, m.msg.Data = subject, data
 	return m
+}
+
+// Room returns memory for the data of m, of length 0, that lasts as long as m.
+func (m *Message) Room() []byte { return m.room[:0] }
+
+// Fill gives m its data, made by appending to its Room.
+func (m *Message) Fill(data []byte) {
+	m.msg.Data = data
+	if cap(data) <= maxRoom {
+		m.room = data
+	}
 }
 
 // Set sets a header that is not set yet.

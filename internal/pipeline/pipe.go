@@ -38,7 +38,7 @@ const (
 
 // Config of a Pipe. The zero value is useful.
 type Config struct {
-	Timeout time.Duration // per request; default 5 s
+	Timeout time.Duration // per request, exact to 0.1 s; default 5 s
 }
 
 // OnReply gets the answer to a request, or the error that ended it.
@@ -52,10 +52,11 @@ type OnReplies func(m *nats.Msg, err error) (more bool)
 type Pipe struct {
 	nc      *nats.Conn
 	prefix  string // of answer subjects, with its final dot
-	timeout time.Duration
+	timeout uint32 // in ticks
 	sub     *nats.Subscription
 
 	mu     sync.Mutex
+	ticks  uint32 // of the watch, since the beginning: the clock of deadlines
 	slots  []slot
 	free   []uint32
 	closed bool
@@ -72,9 +73,9 @@ type slot struct {
 	ack      func(PubAck, error) // or this,
 	many     OnReplies           // or this
 	subject  string
-	deadline time.Time
-	busy     bool  // many is being called, or a lent message read; whoever wants to end the request leaves doom instead
-	doom     error // what ended the request meanwhile
+	deadline uint32 // the tick at which its time is over
+	busy     bool   // many is being called, or a lent message read; whoever wants to end the request leaves doom instead
+	doom     error  // what ended the request meanwhile
 }
 
 func (s *slot) used() bool { return s.one != nil || s.ack != nil || s.many != nil }
@@ -97,7 +98,7 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 		cfg.Timeout = DefaultTimeout
 	}
 	p := &Pipe{
-		nc: nc, prefix: nc.NewInbox() + ".", timeout: cfg.Timeout,
+		nc: nc, prefix: nc.NewInbox() + ".", timeout: uint32(1 + (cfg.Timeout+watchEvery-1)/watchEvery), // one that began between two ticks is not cut short
 		stop: make(chan struct{}),
 	}
 	sub, err := nc.Subscribe(p.prefix+"*", p.route)
@@ -196,12 +197,12 @@ func (p *Pipe) address(i, gen uint32) string {
 }
 
 func (p *Pipe) take(s slot) (i, gen uint32, err error) {
-	s.deadline = time.Now().Add(p.timeout)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return 0, 0, ErrClosed
 	}
+	s.deadline = p.ticks + p.timeout
 	if n := len(p.free); n > 0 {
 		i, p.free = p.free[n-1], p.free[:n-1]
 	} else {
@@ -240,7 +241,7 @@ func (p *Pipe) route(m *nats.Msg) {
 	p.mu.Lock()
 	if int(i) < len(p.slots) && p.slots[i].gen == gen && p.slots[i].many != nil && !nobody {
 		p.slots[i].busy = true
-		p.slots[i].deadline = time.Now().Add(p.timeout)
+		p.slots[i].deadline = p.ticks + p.timeout
 		many := p.slots[i].many
 		p.mu.Unlock()
 		p.routeMany(i, gen, many, m)
@@ -330,8 +331,12 @@ func (p *Pipe) watch() {
 				lost = nil // the connection is closed for good
 			}
 			p.fail(ErrDisconnected, func(*slot) bool { return true })
-		case now := <-tick.C:
-			p.fail(ErrTimeout, func(s *slot) bool { return now.After(s.deadline) })
+		case <-tick.C:
+			p.mu.Lock()
+			p.ticks++
+			now := p.ticks
+			p.mu.Unlock()
+			p.fail(ErrTimeout, func(s *slot) bool { return int32(now-s.deadline) >= 0 })
 		}
 	}
 }
