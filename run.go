@@ -294,11 +294,16 @@ func (r *run) saw(rec *kvstate.Record, revision uint64) {
 
 // next is the record that follows the base: in another state since at, by this worker.
 func (r *run) next(to kvstate.State, note string, at time.Time) (*kvstate.Record, error) {
+	return r.nextIn(nil, to, note, at)
+}
+
+// nextIn is next, in room if that is not nil and there is no base.
+func (r *run) nextIn(room *kvstate.Room, to kvstate.State, note string, at time.Time) (*kvstate.Record, error) {
 	base := r.base
 	if base == nil {
 		base = &kvstate.Record{ID: r.env.ID, Kind: r.env.Kind, Queue: r.env.Queue, Digest: r.env.Digest}
 	}
-	next, err := base.Advance(to, r.w.owner, clip(note, maxNote), at)
+	next, err := base.AdvanceIn(room, to, r.w.owner, clip(note, maxNote), at)
 	if err != nil {
 		return nil, err
 	}

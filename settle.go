@@ -51,16 +51,29 @@ func (r *run) settle(result Result, err, cause error, took time.Duration) {
 }
 
 func (r *run) complete(result Result, followUps []command.Command, took time.Duration, now time.Time) {
-	next, err := r.next(kvstate.Completed, "", now)
+	room := kvstate.NewRoom()
+	next, err := r.nextIn(room, kvstate.Completed, "", now)
 	if err != nil {
 		r.refused(err)
 		return
 	}
 	next.Result, next.ContentType, next.FollowUps = result.Body, result.ContentType, followUps
 	next.Error, next.NextAt, next.Checkpoint, next.Intent = "", time.Time{}, nil, nil
-	r.commit(next, func(revision uint64) {
-		r.wrapUp(next, revision, Event{Type: EventCompleted, FollowUps: len(followUps), Handler: took, Settle: time.Since(r.returned)})
-	})
+	// As commit does, with one closure for all.
+	done := func(revision uint64, err error) {
+		then := func(revision uint64) {
+			r.wrapUp(next, revision, Event{Type: EventCompleted, FollowUps: len(next.FollowUps), Handler: took, Settle: time.Since(r.returned)})
+		}
+		if err != nil {
+			go r.clarify(next, err, then)
+			return
+		}
+		then(revision)
+		room.Release()
+	}
+	if err := r.shard.records.Write(r.env.Token, next, done); err != nil {
+		done(0, err)
+	}
 }
 
 // wrapUp does what remains once the outcome is recorded: it bears the

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -92,19 +94,31 @@ type batch struct {
 	done    func([]Entry, error)
 }
 
+// requests are used again: sending copies them.
+var requests = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxRequest is the largest request, in bytes, that is kept for the next one.
+const maxRequest = 64 << 10
+
 func (b *batch) send() error {
-	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + b.store.stream, Data: b.request()}
+	room := requests.Get().(*[]byte)
+	q := b.request((*room)[:0])
+	if cap(q) <= maxRequest {
+		*room = q
+	}
+	defer requests.Put(room)
+	m := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + b.store.stream, Data: q}
 	if err := b.store.pipe.SendMany(m, b.reply); err != nil {
 		return fmt.Errorf("kvstate: read batch: %w", err)
 	}
 	return nil
 }
 
-// request is what the server is asked, in JSON. Every command is read in one of
-// these, so it is written by hand.
-func (b *batch) request() []byte {
+// request appends what the server is asked, in JSON, to q. Every command is read
+// in one of these, so it is written by hand.
+func (b *batch) request(q []byte) []byte {
 	const usual = 32 // bytes of a token
-	q := make([]byte, 0, 96+len(b.entries)*(len(b.store.prefix)+usual))
+	q = slices.Grow(q, 96+len(b.entries)*(len(b.store.prefix)+usual))
 	q = append(q, `{"max_bytes":`...)
 	q = strconv.AppendInt(q, batchBytes, 10)
 	if b.from > 0 {

@@ -3,6 +3,7 @@ package kvstate
 import (
 	"hash/crc32"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tallyman-go/tallyman/command"
@@ -82,6 +83,28 @@ func (r *Record) Since() time.Time {
 // trail. It refuses what the transition table does not hold. The command is
 // carried along only to states that are a human's business.
 func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, error) {
+	return r.AdvanceIn(nil, to, owner, note, at)
+}
+
+// Room is memory for the only record that most commands ever have, in one piece.
+type Room struct {
+	record Record
+	step   [1]Step
+}
+
+var rooms = sync.Pool{New: func() any { return new(Room) }}
+
+// NewRoom returns a room, used before or not.
+func NewRoom() *Room { return rooms.Get().(*Room) }
+
+// Release gives the room back: the record made in it is not to be used any more.
+func (m *Room) Release() {
+	*m = Room{}
+	rooms.Put(m)
+}
+
+// AdvanceIn is Advance, in room if that is not nil and r has no trail yet.
+func (r *Record) AdvanceIn(room *Room, to State, owner, note string, at time.Time) (*Record, error) {
 	if err := Check(r.State, to); err != nil {
 		return nil, err
 	}
@@ -91,13 +114,12 @@ func (r *Record) Advance(to State, owner, note string, at time.Time) (*Record, e
 	}
 	var next *Record
 	if len(keep) == 0 {
-		// The only record that most commands ever have, in one piece of memory.
-		first := &struct {
-			Record
-			step [1]Step
-		}{Record: *r}
-		next = &first.Record
-		next.Trail = first.step[:0]
+		if room == nil {
+			room = new(Room)
+		}
+		next = &room.record
+		*next = *r
+		next.Trail = room.step[:0]
 	} else {
 		whole := *r
 		next = &whole

@@ -8,11 +8,15 @@ import (
 )
 
 // Message is an outgoing message that is used again. Sending encodes it at once,
-// so its header map, and the values in it, can serve the next one.
+// so its header map, and the values in it, can serve the next one. One that sets
+// the same headers in the same order finds them in the map.
 type Message struct {
 	msg    nats.Msg
-	values [usualHeaders][1]string // of the headers set so far
-	n      int
+	names  [usualHeaders]string    // of the headers in the map, as they were set
+	values [usualHeaders][1]string // theirs
+	n      int                     // headers set in this use
+	kept   int                     // headers in the map, of this use and of the last one
+	odd    bool                    // the map has lost one of them
 	room   []byte
 }
 
@@ -46,18 +50,33 @@ func (m *Message) Fill(data []byte) {
 
 // Set sets a header that is not set yet.
 func (m *Message) Set(key, value string) {
-	if m.n == len(m.values) {
+	i := m.n
+	if i == len(m.values) {
 		m.msg.Header[key] = []string{value}
 		return
 	}
-	v := m.values[m.n][:]
-	v[0] = value
-	m.msg.Header[key] = v
+	if i == m.kept || m.names[i] != key {
+		m.forget()
+		m.msg.Header[key] = m.values[i][:]
+		m.names[i], m.kept = key, i+1
+	}
+	m.values[i][0] = value
 	m.n++
 }
 
+// forget takes the headers of the last use away that this one has not set.
+func (m *Message) forget() {
+	for _, name := range m.names[m.n:m.kept] {
+		delete(m.msg.Header, name)
+	}
+	m.kept = m.n
+}
+
 // Unset takes a header away.
-func (m *Message) Unset(key string) { delete(m.msg.Header, key) }
+func (m *Message) Unset(key string) {
+	delete(m.msg.Header, key)
+	m.odd = true
+}
 
 // Subject returns where m goes.
 func (m *Message) Subject() string { return m.msg.Subject }
@@ -66,23 +85,35 @@ func (m *Message) Subject() string { return m.msg.Subject }
 func (m *Message) Size() int { return len(m.msg.Data) }
 
 // Headers returns how many headers are set.
-func (m *Message) Headers() int { return len(m.msg.Header) }
+func (m *Message) Headers() int {
+	m.forget()
+	return len(m.msg.Header)
+}
 
 // Keep makes m independent of the data that it was made with.
 func (m *Message) Keep() { m.msg.Data = bytes.Clone(m.msg.Data) }
 
 // Recycle gives m back. It is not to be used any more.
 func (m *Message) Recycle() {
-	clear(m.msg.Header)
+	m.recycle()
+	messages.Put(m)
+}
+
+// recycle makes m ready for another use.
+func (m *Message) recycle() {
+	if m.odd || len(m.msg.Header) != m.kept { // more than have a place, or those of a batch
+		clear(m.msg.Header)
+		m.kept, m.odd = 0, false
+	}
 	m.n = 0
 	m.msg.Subject, m.msg.Reply, m.msg.Data = "", "", nil
-	messages.Put(m)
 }
 
 // Deliver sends m by itself, or by g if that is not nil, and reads the answer.
 // It takes m: on success and failure alike it is not the caller's any more.
 // Otherwise it is as Publish and Add are.
 func (p *Pipe) Deliver(m *Message, g *Group, done func(PubAck, error)) error {
+	m.forget()
 	if g == nil {
 		err := p.Publish(&m.msg, done)
 		m.Recycle()
