@@ -10,10 +10,15 @@ import (
 
 // lookAhead is how much work, in time, a worker may hold beyond what runs: a
 // delivery that waits burns its lease, but a slot that is empty for a round
-// trip idles. maxAhead bounds it in deliveries.
+// trip idles. maxAhead bounds it in deliveries. A worker that gets through more
+// than that within fastTime may hold as many as it got through, up to fastAhead:
+// on a machine whose processors are all busy, whoever waits for one of them needs
+// that much to go on with.
 const (
 	lookAhead = 8 * time.Millisecond
 	maxAhead  = 1024
+	fastAhead = 4096
+	fastTime  = time.Second / 8
 )
 
 // slots are the places of running handlers, and the queue in front of them.
@@ -26,11 +31,15 @@ type slots struct {
 	running int           // handlers at work that occupy a slot
 	coming  bool          // a goroutine was started for a slot and has not asked for its run yet
 	stuck   int           // handlers that were given up and have not returned
+	since   time.Time     // begin of the present fastTime
+	through int64         // deliveries that were finished before it
+	lately  int           // deliveries that were finished in the one before it
 	idle    chan struct{} // closed and replaced at every drop of running or held
 
 	closed atomic.Bool // changed under the mutex
 
 	// What every command changes, without the mutex.
+	taken atomic.Int64 // deliveries so far
 	held  atomic.Int64 // deliveries taken and not finished, in whatever stage
 	spell atomic.Int64 // moving average of a handler's duration in nanoseconds; 0 before the first
 }
@@ -59,21 +68,36 @@ func (s *slots) want() int {
 	if s.closed.Load() {
 		return 0
 	}
-	return s.limit + s.ahead() - int(s.held.Load())
+	held := s.held.Load()
+	s.paceLocked(time.Now(), s.taken.Load()-held)
+	return s.limit + s.aheadLocked() - int(held)
 }
 
-// ahead is what all slots together finish within lookAhead.
-func (s *slots) ahead() int {
+// paceLocked notes that so many deliveries have been finished by now.
+func (s *slots) paceLocked(now time.Time, through int64) {
+	took := now.Sub(s.since)
+	if took < fastTime {
+		return
+	}
+	s.lately = int(time.Duration(through-s.through) * fastTime / took)
+	s.since, s.through = now, through
+}
+
+// aheadLocked is what all slots together finish within lookAhead.
+func (s *slots) aheadLocked() int {
 	spell := time.Duration(s.spell.Load())
 	if spell == 0 {
 		return 0
 	}
 	n := time.Duration(s.limit) * lookAhead / max(spell, time.Microsecond)
-	return int(min(n, maxAhead))
+	return int(min(n, max(maxAhead, time.Duration(min(s.lately, fastAhead)))))
 }
 
 // take counts n deliveries as held.
-func (s *slots) take(n int) { s.held.Add(int64(n)) }
+func (s *slots) take(n int) {
+	s.held.Add(int64(n))
+	s.taken.Add(int64(n))
+}
 
 // finish counts a delivery as done with, however it ended.
 func (s *slots) finish() {

@@ -111,3 +111,59 @@ func TestSlots_OneGoroutineIsOnItsWay(t *testing.T) {
 		t.Error("nobody is started once all slots are free again")
 	}
 }
+
+// TestSlots_Want follows how many deliveries a worker of 100 slots may ask for.
+func TestSlots_Want(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s slots
+		s.init(100)
+		want := func(when string, n int) {
+			t.Helper()
+			if got := s.want(); got != n {
+				t.Errorf("%s: wants %d, want %d", when, got, n)
+			}
+		}
+		// goThrough has n deliveries taken and finished within d.
+		goThrough := func(n int, d time.Duration) {
+			s.take(n)
+			for range n {
+				s.finish()
+			}
+			time.Sleep(d)
+		}
+		want("before the first handler has returned", 100)
+		s.ran(time.Second)
+		want("with handlers of a second", 100)
+		s.spell.Store(int64(time.Millisecond))
+		want("with handlers of a millisecond", 100+800)
+		s.spell.Store(int64(time.Microsecond))
+		want("with handlers of a microsecond, and nothing done yet", 100+maxAhead)
+		time.Sleep(fastTime) // from now on there is one before
+		s.want()
+		goThrough(500, fastTime)
+		want("when it got through little", 100+maxAhead)
+		goThrough(2500, fastTime)
+		want("when it got through more", 100+2500)
+		goThrough(5000, 2*fastTime)
+		want("when it got through as much, in twice the time and twice as many", 100+2500)
+		goThrough(20_000, fastTime)
+		want("when it got through very much", 100+fastAhead)
+		s.take(1000)
+		want("with 1,000 of them held", 100+fastAhead-1000)
+		s.take(2*fastAhead - 1000)
+		if got := s.want(); got > 0 {
+			t.Errorf("with more held than that: wants %d more", got)
+		}
+		for range 2 * fastAhead {
+			s.finish()
+		}
+		s.spell.Store(int64(time.Second))
+		want("as soon as handlers are slow again", 100)
+		s.spell.Store(int64(time.Microsecond))
+		time.Sleep(time.Minute)
+		want("after a while without work", 100+maxAhead)
+		s.close()
+		want("when it drains", 0)
+	})
+}

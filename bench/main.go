@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.SetOutput(stderr)
 	var (
 		l      load
-		n      = flags.Int("n", 0, "commands of each throughput scenario (default 100,000; 20,000 with --paths and --sync, 50,000 with --flat and --capacity)")
+		n      = flags.Int("n", 0, "commands of each throughput scenario (default 100,000; 20,000 with --paths and --sync, 200,000 with --flat, 50,000 with --capacity)")
 		rounds = flags.Int("rounds", 0, "rounds; medians are taken over them (default 5; 3 with --flat and --capacity)")
 		rate   = flags.Int("rate", 500, "commands per second of the latency scenario")
 		length = flags.Duration("latency", 10*time.Second, "length of the latency scenario")

@@ -32,7 +32,7 @@ func pathsMode() mode {
 
 // flatMode measures what a command costs beside ever more of everything.
 func flatMode() mode {
-	return mode{n: 50_000, rounds: 3, names: axes(),
+	return mode{n: 200_000, rounds: 3, names: axes(),
 		run: func(ctx context.Context, l load, with layout, progress func(string)) (tables, error) {
 			return measureFlat(ctx, l, with, progress)
 		}}

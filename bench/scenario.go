@@ -29,11 +29,16 @@ type load struct {
 // share is how many commands of a throughput scenario a contestant gets.
 func (l load) share(c Contestant) int { return max(1, l.N/c.Share()) }
 
-// profiles names the profiles of one contestant in one scenario.
+// profiles names the profiles of one contestant in one scenario. Further
+// processes of a role have a number behind it; another round overwrites all.
 func (l load) profiles(sc scenario, c Contestant) func(role string) string {
+	count := map[string]int{}
 	return func(role string) string {
 		if l.Profiles == "" {
 			return ""
+		}
+		if count[role]++; count[role] > 1 {
+			role += fmt.Sprint("-", count[role])
 		}
 		return filepath.Join(l.Profiles, strings.ReplaceAll(fmt.Sprintf("%s-%s-%s.pprof", c.Name(), sc.name, role), " ", "_"))
 	}
