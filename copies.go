@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"time"
 
 	"github.com/tallyman-go/tallyman/command"
 	"github.com/tallyman-go/tallyman/kvstate"
@@ -76,7 +75,7 @@ func (r *run) meetRival() {
 	case err != nil:
 		r.leave("read the record of the other copy", err)
 	case e.Record == nil || e.Revision != r.revision:
-		r.begin(e, time.Now())
+		r.begin(e)
 	default:
 		r.w.log.Warn("the first copy was removed without an outcome, going on with this one", "id", r.env.ID, "sequence", r.d.Seq)
 		r.attempt = r.base.Attempt + 1

@@ -17,13 +17,6 @@ import (
 // a deployment that is under way mends that, so few are enough.
 const unknownKindAttempts = 3
 
-// want is how many deliveries a fetcher may have asked for: with several
-// fetchers, its share of what is free.
-func (w *Worker) want() int {
-	n := len(w.fetchers)
-	return (w.slots.want() + n - 1) / n
-}
-
 // wakeUp tells fetchers that they may ask for more.
 func (w *Worker) wakeUp() {
 	if w.rations != nil {
@@ -93,12 +86,11 @@ func (w *Worker) judge(at *shard, all []*run) {
 		return
 	}
 	done := func(entries []kvstate.Entry, err error) {
-		now := time.Now()
 		for i, r := range runs {
 			if err != nil {
 				go r.judgeAnew(err)
 			} else {
-				r.begin(entries[i], now)
+				r.begin(entries[i])
 			}
 		}
 	}
@@ -115,7 +107,7 @@ func (r *run) judgeAnew(why error) {
 		e, err := r.shard.records.Read(ctx, r.env.Token)
 		cancel()
 		if err == nil {
-			r.begin(e, time.Now())
+			r.begin(e)
 			return
 		}
 		why = err
@@ -127,9 +119,9 @@ func (r *run) judgeAnew(why error) {
 	r.dropFor(why)
 }
 
-// begin judges the delivery in the light of its record, which has just been
-// read. It does not block.
-func (r *run) begin(e kvstate.Entry, now time.Time) {
+// begin judges the delivery in the light of its record. It does not block.
+func (r *run) begin(e kvstate.Entry) {
+	now := time.Now()
 	if !r.lease.HeldAt(now) {
 		r.drop()
 		return
@@ -157,7 +149,7 @@ func (r *run) begin(e kvstate.Entry, now time.Time) {
 		r.attempt = r.base.Attempt + 1
 		r.start()
 	case dedupe.Early:
-		r.nak(time.Until(r.base.NextAt))
+		r.nakIfHeld(time.Until(r.base.NextAt))
 	case dedupe.Settled:
 		r.wrapUp(r.base, e.Revision, Event{Type: EventAbsorbed})
 	case dedupe.Repeated:
@@ -256,7 +248,7 @@ func (r *run) takeOver() bool {
 	if r.open() {
 		to = kvstate.Prepared // until Confirm has spoken
 	}
-	next, err := r.next(to, "", time.Now())
+	next, err := r.next(to, "")
 	if err != nil {
 		r.refused(err)
 		return false

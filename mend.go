@@ -38,7 +38,7 @@ func (r *run) mend(e kvstate.Entry) {
 	r.w.log.Warn("record damaged, going on from the one before", "id", r.env.ID, "damaged", e.Revision, "before", before.Revision,
 		"offset", before.Offset, "kept", aside, "error", e.Err)
 	r.observe(Event{Type: EventFellBack, Key: aside, Err: e.Err})
-	r.begin(kvstate.Entry{Key: e.Key, Revision: e.Revision, Record: before}, time.Now())
+	r.begin(kvstate.Entry{Key: e.Key, Revision: e.Revision, Record: before})
 }
 
 // before returns the record from which a command may go on whose newest record

@@ -120,10 +120,7 @@ func (b *notebook) tell() {
 
 // note writes down an event that the record of the command does not tell of.
 func (r *run) note(e Event) {
-	if e.Type == EventCompleted {
-		return
-	}
-	n := kvstate.Note{At: time.Now().UTC(), Entry: e.Key}
+	n := kvstate.Note{Entry: e.Key}
 	switch e.Type {
 	case EventAbsorbed:
 		n.What = kvstate.NoteAbsorbed
@@ -168,6 +165,9 @@ func (r *run) note(e Event) {
 	}
 	if r.w.pool.of(r.env.Token) != r.shard {
 		n.Stream = stream.Name(r.shard.name)
+	}
+	if n.At.IsZero() {
+		n.At = time.Now().UTC()
 	}
 	n.Worker, n.Attempt, n.Token = r.w.owner, r.attempt, r.token.Load()
 	n.Seq, n.Delivery, n.SubmittedAt = r.d.Seq, r.d.Attempts, r.d.StoredAt.UTC()

@@ -12,7 +12,7 @@ import (
 
 // park stops the command for a human, with the whole of it in the record.
 func (r *run) park(reason kvstate.Reason, err error) {
-	next, illegal := r.next(kvstate.Parked, string(reason), time.Now())
+	next, illegal := r.next(kvstate.Parked, string(reason))
 	if illegal != nil {
 		r.refused(illegal)
 		return

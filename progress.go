@@ -86,7 +86,7 @@ func (r *run) at(p point) (*kvstate.Record, error) {
 		next.Revision = r.revision
 	} else {
 		var err error
-		if next, err = r.next(to, p.note, time.Now()); err != nil {
+		if next, err = r.next(to, p.note); err != nil {
 			return nil, err
 		}
 	}

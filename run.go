@@ -292,12 +292,12 @@ func (r *run) saw(rec *kvstate.Record, revision uint64) {
 	r.seen.Store(revision)
 }
 
-// next is the record that follows the base: in another state since at, by this worker.
-func (r *run) next(to kvstate.State, note string, at time.Time) (*kvstate.Record, error) {
-	return r.nextIn(nil, to, note, at)
+// next is the record that follows the base: in another state, by this worker.
+func (r *run) next(to kvstate.State, note string) (*kvstate.Record, error) {
+	return r.nextIn(nil, to, note, time.Now())
 }
 
-// nextIn is next, in room if that is not nil and there is no base.
+// nextIn is next, as of at, in room if that is not nil and there is no base.
 func (r *run) nextIn(room *kvstate.Room, to kvstate.State, note string, at time.Time) (*kvstate.Record, error) {
 	base := r.base
 	if base == nil {

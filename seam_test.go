@@ -315,7 +315,7 @@ func (s *seam) fetch(t *testing.T) <-chan *stream.Delivery {
 	deliveries := make(chan *stream.Delivery, 100)
 	f := s.shards[0].commands.NewFetcher(stream.FetchConfig{
 		Queue: command.DefaultQueue, Expires: time.Second,
-		Want: func() int { return 10 },
+		Want: func() (int, bool) { return 10, false },
 		Wake: make(chan struct{}),
 		Deliver: func(batch []*stream.Delivery) {
 			for _, d := range batch {

@@ -198,7 +198,7 @@ func (r *run) fail(verdict Verdict, err error, took time.Duration) {
 	if !verdict.Fixed || delay <= 0 { // at once would burn all attempts in no time
 		delay = r.w.pool.settings.backoff(r.attempt)
 	}
-	next, illegal := r.next(kvstate.Waiting, err.Error(), time.Now())
+	next, illegal := r.next(kvstate.Waiting, err.Error())
 	if illegal != nil {
 		r.refused(illegal)
 		return
@@ -218,7 +218,7 @@ func (r *run) handBack() {
 		r.nakIfHeld(0)
 		return
 	}
-	next, err := r.next(kvstate.Waiting, "handed back at shutdown", time.Now())
+	next, err := r.next(kvstate.Waiting, "handed back at shutdown")
 	if err != nil {
 		r.refused(err)
 		return

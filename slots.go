@@ -31,21 +31,23 @@ type slots struct {
 	running int           // handlers at work that occupy a slot
 	coming  bool          // a goroutine was started for a slot and has not asked for its run yet
 	stuck   int           // handlers that were given up and have not returned
-	since   time.Time     // begin of the present fastTime
-	through int64         // deliveries that were finished before it
-	lately  int           // deliveries that were finished in the one before it
-	idle    chan struct{} // closed and replaced at every drop of running or held
+	fast    time.Duration // fastTime, less where leases are short
+	since   time.Time     // begin of the present one
+	before  int64         // handlers that had returned then
+	lately  int           // handlers that returned in the one before it
+	idle    chan struct{} // once closed: replaced, and the old one closed, at every drop of running or held
 
 	closed atomic.Bool // changed under the mutex
 
 	// What every command changes, without the mutex.
-	taken atomic.Int64 // deliveries so far
-	held  atomic.Int64 // deliveries taken and not finished, in whatever stage
-	spell atomic.Int64 // moving average of a handler's duration in nanoseconds; 0 before the first
+	held    atomic.Int64 // deliveries taken and not finished, in whatever stage
+	through atomic.Int64 // handlers that have returned
+	spell   atomic.Int64 // moving average of a handler's duration in nanoseconds; 0 before the first
 }
 
-func (s *slots) init(limit int) {
+func (s *slots) init(limit int, lease time.Duration) {
 	s.limit = limit
+	s.fast = min(fastTime, lease/8)
 	s.idle = make(chan struct{})
 }
 
@@ -62,25 +64,34 @@ func (s *slots) stuckCount() int {
 }
 
 // want is how many deliveries the worker may ask for beyond those it holds.
-func (s *slots) want() int {
+// Brief says that this rests on its pace, so that what is not there at once
+// should not be waited for: the pace may be another one by then.
+func (s *slots) want() (most int, brief bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
-		return 0
+		return 0, false
 	}
-	held := s.held.Load()
-	s.paceLocked(time.Now(), s.taken.Load()-held)
-	return s.limit + s.aheadLocked() - int(held)
+	s.paceLocked(time.Now())
+	ahead := s.aheadLocked()
+	return s.limit + ahead - int(s.held.Load()), ahead > maxAhead
 }
 
-// paceLocked notes that so many deliveries have been finished by now.
-func (s *slots) paceLocked(now time.Time, through int64) {
+// free is want without brief.
+func (s *slots) free() int {
+	most, _ := s.want()
+	return most
+}
+
+// paceLocked notes how many handlers return in s.fast.
+func (s *slots) paceLocked(now time.Time) {
 	took := now.Sub(s.since)
-	if took < fastTime {
+	if took < s.fast {
 		return
 	}
-	s.lately = int(time.Duration(through-s.through) * fastTime / took)
-	s.since, s.through = now, through
+	through := s.through.Load()
+	s.lately = int(time.Duration(through-s.before) * s.fast / took)
+	s.since, s.before = now, through
 }
 
 // aheadLocked is what all slots together finish within lookAhead.
@@ -90,14 +101,12 @@ func (s *slots) aheadLocked() int {
 		return 0
 	}
 	n := time.Duration(s.limit) * lookAhead / max(spell, time.Microsecond)
-	return int(min(n, max(maxAhead, time.Duration(min(s.lately, fastAhead)))))
+	most := max(maxAhead, min(s.lately, fastAhead))
+	return int(min(n, time.Duration(most)))
 }
 
 // take counts n deliveries as held.
-func (s *slots) take(n int) {
-	s.held.Add(int64(n))
-	s.taken.Add(int64(n))
-}
+func (s *slots) take(n int) { s.held.Add(int64(n)) }
 
 // finish counts a delivery as done with, however it ended.
 func (s *slots) finish() {
@@ -207,6 +216,7 @@ func shift(queue *[]*run) *run {
 
 // ran notes how long a handler took. Of two that end at once, one may not count.
 func (s *slots) ran(d time.Duration) {
+	s.through.Add(1)
 	spell := time.Duration(s.spell.Load())
 	if spell == 0 {
 		spell = d

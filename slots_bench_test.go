@@ -9,7 +9,7 @@ import (
 // started, and finished.
 func BenchmarkSlots(b *testing.B) {
 	var s slots
-	s.init(100)
+	s.init(100, time.Minute)
 	r := &run{}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -26,7 +26,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 	t.Run("after what runs has ended, and before what is ready", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var s slots
-			s.init(3)
+			s.init(3, time.Minute)
 			a, b, c, pill := &run{}, &run{}, &run{}, &run{suspect: true}
 			push(t, &s, a, true)
 			take(t, &s, a, false)
@@ -44,7 +44,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 	t.Run("beside the others once it has waited long enough", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var s slots
-			s.init(2)
+			s.init(2, time.Minute)
 			a, b, pill := &run{}, &run{}, &run{suspect: true}
 			push(t, &s, a, true)
 			take(t, &s, a, false)
@@ -61,7 +61,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 	})
 	t.Run("what has not begun comes back at the end", func(t *testing.T) {
 		var s slots
-		s.init(1)
+		s.init(1, time.Minute)
 		push(t, &s, &run{}, true)
 		push(t, &s, &run{suspect: true}, false)
 		if got, want := len(s.close()), 2; got != want {
@@ -73,7 +73,7 @@ func TestSlots_SuspectsRunAlone(t *testing.T) {
 func TestSlots_OneGoroutineIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	var s slots
-	s.init(3)
+	s.init(3, time.Minute)
 	runs := make([]*run, 6)
 	for i := range runs {
 		runs[i] = &run{}
@@ -117,24 +117,28 @@ func TestSlots_Want(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var s slots
-		s.init(100)
+		s.init(100, time.Minute)
 		want := func(when string, n int) {
 			t.Helper()
-			if got := s.want(); got != n {
-				t.Errorf("%s: wants %d, want %d", when, got, n)
+			if got, brief := s.want(); got != n || brief != (n+int(s.held.Load()) > 100+maxAhead) {
+				t.Errorf("%s: wants %d, brief %v; want %d", when, got, brief, n)
 			}
 		}
-		// goThrough has n deliveries taken and finished within d.
+		// goThrough has n handlers return within d.
 		goThrough := func(n int, d time.Duration) {
-			s.take(n)
 			for range n {
-				s.finish()
+				s.ran(time.Microsecond)
 			}
 			time.Sleep(d)
 		}
 		want("before the first handler has returned", 100)
 		s.ran(time.Second)
 		want("with handlers of a second", 100)
+		s.take(5000)
+		for range 5000 { // dropped, say
+			s.finish()
+		}
+		time.Sleep(fastTime)
 		s.spell.Store(int64(time.Millisecond))
 		want("with handlers of a millisecond", 100+800)
 		s.spell.Store(int64(time.Microsecond))
@@ -152,7 +156,7 @@ func TestSlots_Want(t *testing.T) {
 		s.take(1000)
 		want("with 1,000 of them held", 100+fastAhead-1000)
 		s.take(2*fastAhead - 1000)
-		if got := s.want(); got > 0 {
+		if got := s.free(); got > 0 {
 			t.Errorf("with more held than that: wants %d more", got)
 		}
 		for range 2 * fastAhead {
@@ -165,5 +169,16 @@ func TestSlots_Want(t *testing.T) {
 		want("after a while without work", 100+maxAhead)
 		s.close()
 		want("when it drains", 0)
+
+		var short slots // leases, of which a fastTime would be most
+		short.init(100, 200*time.Millisecond)
+		short.want()
+		for range 2000 {
+			short.ran(time.Microsecond)
+		}
+		time.Sleep(25 * time.Millisecond)
+		if got := short.free(); got != 100+2000 {
+			t.Errorf("with short leases: wants %d, want what it got through in 25 ms", got)
+		}
 	})
 }

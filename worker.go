@@ -129,7 +129,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 	w := &Worker{pool: p, cfg: cfg, shut: make([]atomic.Int64, len(p.shards)), owner: cfg.Name + "-" + nuid.Next()[16:], trouble: map[source]error{}}
 	w.log = cfg.Logger.With("worker", w.owner)
 	w.life, w.die = context.WithCancel(context.Background())
-	w.slots.init(cfg.Concurrency)
+	w.slots.init(cfg.Concurrency, p.settings.Lease)
 	w.notes = newNotebook(p.of, w.log)
 	w.accord.judge, w.accord.trust = p.sameLayout, accordTime
 	if p.nc != nil { // a double is never spread anew
@@ -150,7 +150,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 		seen[q] = true
 	}
 	if n := len(cfg.Queues) * len(p.shards); n > 1 {
-		w.rations = newRations(n, w.slots.want, func(i int) { wake(w.wake[i]) })
+		w.rations = newRations(n, w.slots.free, func(i int) { wake(w.wake[i]) })
 	}
 	for _, q := range cfg.Queues {
 		for _, s := range p.shards {
@@ -167,7 +167,7 @@ func (p *Pool) NewWorker(cfg WorkerConfig) (*Worker, error) {
 				Queue:   q,
 				Pool:    p.name,
 				Expires: min(p.settings.Lease/6, 5*time.Second),
-				Want:    w.want,
+				Want:    w.slots.want,
 				Ration:  ration,
 				Wake:    wake,
 				Deliver: func(batch []*stream.Delivery) { w.take(s, batch) },
@@ -346,10 +346,10 @@ func (w *Worker) Ready(ctx context.Context) error {
 		if w.rations != nil && !w.rations.asks(i) && !f.Alive().IsZero() {
 			continue
 		}
-		if f.Alive().IsZero() && w.want() > 0 {
+		if f.Alive().IsZero() && w.slots.free() > 0 {
 			return fmt.Errorf("tallyman: no pull from queue %v has been answered yet", w.sources[i])
 		}
-		if age := since(f.Alive()); age > limit && w.want() > 0 {
+		if age := since(f.Alive()); age > limit && w.slots.free() > 0 {
 			return fmt.Errorf("tallyman: no pull from queue %v was answered for %v", w.sources[i], age.Round(time.Second))
 		}
 	}

@@ -68,7 +68,8 @@ type Lease struct {
 // Held reports whether the holder may still act for the delivery.
 func (l *Lease) Held() bool { return l.HeldAt(time.Now()) }
 
-// HeldAt is Held for who has just looked at the clock.
+// HeldAt is Held for who has just looked at the clock: not before anything that
+// may block, such as a write to a connection.
 func (l *Lease) HeldAt(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

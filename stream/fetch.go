@@ -42,13 +42,13 @@ type FetchConfig struct {
 	// well below the lease. Default 5 s; at least 100 ms.
 	Expires time.Duration
 	// Want returns how many deliveries can be taken on, those on their way
-	// included. It is called on the fetcher's goroutine.
-	Want func() int
+	// included. What a brief pull has not brought within a moment is given back.
+	// It is called on the fetcher's goroutine.
+	Want func() (most int, brief bool)
 	// Ration, if set, is asked instead of Want: how many more deliveries may be
 	// asked for, when so many are on their way already, and so many commands wait
 	// behind the last one that came, as far as is known. Able says whether a pull
-	// can be sent just now; if not, it only hears what is on its way. What a brief
-	// pull has not brought within a moment is given back.
+	// can be sent just now; if not, it only hears what is on its way.
 	Ration func(asked int, behind uint64, able bool) (more int, brief bool)
 	// Wake tells that Want, or the ration, may have grown.
 	Wake <-chan struct{}
@@ -217,17 +217,22 @@ func (f *Fetcher) pull() error {
 // more is how many deliveries to ask for now, and for how long.
 func (f *Fetcher) more(able bool) (n int, expires time.Duration) {
 	if f.cfg.Ration == nil {
-		want := min(f.cfg.Want(), maxOutstanding)
+		want, brief := f.cfg.Want()
+		want = min(want, maxOutstanding)
 		if n = want - f.asked; f.asked > 0 && 2*n < want {
 			n = 0
 		}
-		return n, f.cfg.Expires
+		return n, f.expires(brief)
 	}
 	n, brief := f.cfg.Ration(f.asked, f.behind, able)
+	return min(n, maxOutstanding-f.asked), f.expires(brief)
+}
+
+func (f *Fetcher) expires(brief bool) time.Duration {
 	if brief {
-		return min(n, maxOutstanding-f.asked), min(pullBrief, f.cfg.Expires)
+		return min(pullBrief, f.cfg.Expires)
 	}
-	return min(n, maxOutstanding-f.asked), f.cfg.Expires
+	return f.cfg.Expires
 }
 
 // receive takes a message and whatever else is there already.

@@ -48,7 +48,7 @@ func TestFetcher_DeliveriesAfterTheEndOfTheirPull(t *testing.T) {
 	var mu sync.Mutex
 	got := map[uint64]uint64{} // attempts by sequence
 	f := s.NewFetcher(stream.FetchConfig{
-		Queue: "default", Expires: time.Minute, Want: func() int { return want },
+		Queue: "default", Expires: time.Minute, Want: func() (int, bool) { return want, false },
 		Deliver: func(batch []*stream.Delivery) {
 			mu.Lock()
 			defer mu.Unlock()

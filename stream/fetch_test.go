@@ -70,10 +70,10 @@ type inbox struct {
 	notices []string
 }
 
-func (b *inbox) wanted() int {
+func (b *inbox) wanted() (most int, brief bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.want
+	return b.want, false
 }
 
 func (b *inbox) deliver(batch []*stream.Delivery) {

@@ -79,7 +79,7 @@ func (f *Fetcher) Run(ctx context.Context) error {
 
 // ask sends a pull for what is wanted and not asked for yet.
 func (f *Fetcher) ask() {
-	n := f.cfg.Want()
+	n, _ := f.cfg.Want()
 	for _, p := range f.pulls {
 		n -= p.asked
 	}

@@ -74,6 +74,7 @@ func (m *Message) forget() {
 
 // Unset takes a header away.
 func (m *Message) Unset(key string) {
+	m.forget()
 	delete(m.msg.Header, key)
 	m.odd = true
 }

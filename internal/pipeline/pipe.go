@@ -38,7 +38,9 @@ const (
 
 // Config of a Pipe. The zero value is useful.
 type Config struct {
-	Timeout time.Duration // per request, exact to 0.1 s; default 5 s
+	// Timeout of a request, at most an hour; default 5 s. It takes up to 0.2 s more,
+	// and as long as the process was stopped.
+	Timeout time.Duration
 }
 
 // OnReply gets the answer to a request, or the error that ended it.
@@ -98,8 +100,9 @@ func New(nc *nats.Conn, cfg Config) (*Pipe, error) {
 		cfg.Timeout = DefaultTimeout
 	}
 	p := &Pipe{
-		nc: nc, prefix: nc.NewInbox() + ".", timeout: uint32(1 + (cfg.Timeout+watchEvery-1)/watchEvery), // one that began between two ticks is not cut short
-		stop: make(chan struct{}),
+		nc: nc, prefix: nc.NewInbox() + ".",
+		timeout: uint32(2 + (min(cfg.Timeout, time.Hour)+watchEvery-1)/watchEvery), // a tick that is late, and one that is due, cut nothing short
+		stop:    make(chan struct{}),
 	}
 	sub, err := nc.Subscribe(p.prefix+"*", p.route)
 	if err != nil {
