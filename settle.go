@@ -59,21 +59,22 @@ func (r *run) complete(result Result, followUps []command.Command, took time.Dur
 	}
 	next.Result, next.ContentType, next.FollowUps = result.Body, result.ContentType, followUps
 	next.Error, next.NextAt, next.Checkpoint, next.Intent = "", time.Time{}, nil, nil
-	// As commit does, with one closure for all.
+	// As commit does, with less garbage.
 	done := func(revision uint64, err error) {
-		then := func(revision uint64) {
-			r.wrapUp(next, revision, Event{Type: EventCompleted, FollowUps: len(next.FollowUps), Handler: took, Settle: time.Since(r.returned)})
-		}
 		if err != nil {
-			go r.clarify(next, err, then)
+			go r.clarify(next, err, func(revision uint64) { r.completed(next, revision, took) })
 			return
 		}
-		then(revision)
+		r.completed(next, revision, took)
 		room.Release()
 	}
 	if err := r.shard.records.Write(r.env.Token, next, done); err != nil {
 		done(0, err)
 	}
+}
+
+func (r *run) completed(rec *kvstate.Record, revision uint64, took time.Duration) {
+	r.wrapUp(rec, revision, Event{Type: EventCompleted, FollowUps: len(rec.FollowUps), Handler: took, Settle: time.Since(r.returned)})
 }
 
 // wrapUp does what remains once the outcome is recorded: it bears the
