@@ -124,6 +124,9 @@ func TestWorker_GivesNothingBackAfterAPauseWithinABatch(t *testing.T) {
 					time.Sleep(time.Second) // until the others have come, which makes one batch of them
 				}
 			}
+			if op == memory.OpExtend {
+				time.Sleep(2 * settings.Lease) // the keeper is paused as well, and cannot tell
+			}
 			return memory.Fate{Lost: op == memory.OpExtend}
 		})
 		mux := &Mux{}
