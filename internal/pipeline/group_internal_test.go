@@ -65,7 +65,7 @@ func (a *away) take(m *nats.Msg) (sent, error) {
 		head[k] = append([]string(nil), v...)
 	}
 	if want, open := a.writes[head.Get(headerWrite)]; !open || !bytes.Equal(m.Data, want) {
-		a.t.Errorf("%s goes out with %v and %q, want what it was given; its end is yet to be told: %v", m.Subject, head, m.Data, open)
+		a.t.Errorf("%s goes out with %v and %.40q, want what it was given; its end is yet to be told: %v", m.Subject, head, m.Data, open)
 	}
 	return sent{m.Subject, head, bytes.Clone(m.Data)}, a.posting[m.Subject]
 }
