@@ -54,26 +54,27 @@ func TestRun_Complete_ReceiptsAreTheirOwn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		stop()
-		right := func(key command.Token, r *kvstate.Record) bool {
-			return r != nil && r.ID == string(key) && r.State == kvstate.Completed && r.Attempt == 1 &&
-				bytes.Equal(r.Result, body(r.ID)) && r.ContentType == "of "+r.ID &&
-				len(r.Trail) == 1 && r.Trail[0].State == kvstate.Completed && r.Trail[0].Owner == r.Owner
-		}
-		for i := range n {
-			key := command.Token(fmt.Sprint("c-", i))
-			if r := s.Entry(key).Record; !right(key, r) || !slices.Equal(r.Seqs, []uint64{uint64(i + 1)}) {
-				t.Errorf("%s: got %+v, want its own receipt, for sequence %d", key, r, i+1)
-			}
-			if key := "follows-" + key; follows(string(key[8:])) && !right(key, s.Entry(key).Record) {
-				t.Errorf("%s: got %+v, want its own receipt", key, s.Entry(key).Record)
-			}
+		seqs := map[command.Token]uint64{}
+		right := func(e kvstate.Entry) bool {
+			r := e.Record
+			return r != nil && r.ID == string(e.Key) && r.State == kvstate.Completed && r.Attempt == 1 &&
+				slices.Equal(r.Seqs, []uint64{seqs[e.Key]}) && bytes.Equal(r.Result, body(r.ID)) && r.ContentType == "of "+r.ID &&
+				len(r.FollowUps) == 1 == follows(r.ID) && len(r.Trail) == 1 && r.Trail[0].State == kvstate.Completed && r.Trail[0].Owner == r.Owner
 		}
 		for _, e := range s.Log() {
-			if e.What == memory.Written && kvstate.Own(e.Entry.Key) {
-				continue
+			if e.What == memory.Stored {
+				seqs[e.Token] = e.Seq
 			}
-			if e.What == memory.Written && !right(e.Entry.Key, e.Entry.Record) {
-				t.Errorf("%v: %+v was stored for a while", e, e.Entry.Record)
+			if e.What == memory.Written && !kvstate.Own(e.Entry.Key) && !right(e.Entry) {
+				t.Errorf("%v: %+v, want its own receipt", e, e.Entry.Record)
+			}
+		}
+		if len(seqs) != n+n/10 {
+			t.Errorf("%d commands were stored, want %d and their follow-ups, %d", len(seqs), n, n/10)
+		}
+		for key := range seqs {
+			if e := s.Entry(key); !right(e) {
+				t.Errorf("%s: got %+v at the end, want its own receipt", key, e.Record)
 			}
 		}
 		if lost.Load() < n/4 || ran.Load() != n+n/10 {
