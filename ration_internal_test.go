@@ -74,6 +74,30 @@ func (p *pulls) finish(n int) {
 	}
 }
 
+// wrong says where the sums differ from what they are sums of.
+func (p *pulls) wrong() string {
+	asked, out, coming, waits := 0, 0, 0, 0
+	for i, r := range p.of {
+		asked += r.asked
+		if r.asked > 0 {
+			out++
+		}
+		if r.backlog {
+			coming += r.asked
+		}
+		if r.waits != slices.Contains(p.waiting, i) {
+			return fmt.Sprintf("fetcher %d waits: %v, want otherwise: %v", i, r.waits, p.waiting)
+		}
+		if r.waits {
+			waits++
+		}
+	}
+	if asked == p.asked && out == p.out && coming == p.coming && waits == len(p.waiting) {
+		return ""
+	}
+	return fmt.Sprintf("got %d asked by %d, %d coming, %d waiting; want %d, %d, %d, %d", p.asked, p.out, p.coming, len(p.waiting), asked, out, coming, waits)
+}
+
 func TestRations_CostAsManyPullsAsOneFetcher(t *testing.T) {
 	t.Parallel()
 	const commands, limit = 100_000, 1000
@@ -219,22 +243,148 @@ func TestRations_BooksAgree(t *testing.T) {
 		case 4:
 			p.more(i, p.way[i], uint64(p.known[i]), false)
 		}
-		asked, out, coming, waits := 0, 0, 0, 0
-		for _, r := range p.of {
-			asked += r.asked
-			if r.asked > 0 {
-				out++
-			}
-			if r.backlog {
-				coming += r.asked
-			}
-			if r.waits {
-				waits++
-			}
+		if text := p.wrong(); text != "" || p.most > limit+n {
+			t.Fatalf("seed %d, step %d: %s; at most %d held and on their way, want %d", seed, step, text, p.most, limit+n)
 		}
-		if asked != p.asked || out != p.out || coming != p.coming || waits != len(p.waiting) || p.most > limit+n {
-			t.Fatalf("seed %d, step %d: got %d asked by %d, %d coming, %d waiting, at most %d; want %d, %d, %d, %d, %d",
-				seed, step, p.asked, p.out, p.coming, len(p.waiting), p.most, asked, out, coming, waits, limit+n)
+	}
+}
+
+// The pace of a worker falls while it has asked for all that it could take on
+// before: what comes is more than it wants by then.
+func TestRations_TheLimitFalls(t *testing.T) {
+	t.Parallel()
+	const n, before, after = 16, 100 + fastAhead, 100 + maxAhead
+	// fallen is what there is when about 3,000 are on their way and the limit falls.
+	fallen := func(t *testing.T, each int) *pulls {
+		t.Helper()
+		p := newPulls(n, before)
+		for i := range p.behind {
+			p.behind[i] = each
+			p.ask(i)
 		}
+		p.deliver()
+		on := 0
+		for _, a := range p.way {
+			on += a
+		}
+		if on < 2500 || p.held+on < before*9/10 {
+			t.Fatalf("got %d held and %d on their way, want about %d", p.held, on, before)
+		}
+		p.limit, p.sent = after, 0
+		return p
+	}
+	// ok looks at the books, and at whether anybody has asked for too much.
+	ok := func(t *testing.T, p *pulls, sent int) {
+		t.Helper()
+		on := p.held
+		for _, a := range p.way {
+			on += a
+		}
+		if text := p.wrong(); text != "" {
+			t.Fatal(text)
+		}
+		if p.sent > sent && on > after+n {
+			t.Fatalf("somebody asked for more with %d held and on their way, want no more than %d and one for each", on, after)
+		}
+	}
+	t.Run("and all that is on its way comes", func(t *testing.T) {
+		t.Parallel()
+		const each = 5000
+		p := fallen(t, each)
+		p.deliver()
+		ok(t, p, 0)
+		for done := 0; done < n*each; {
+			sent := p.sent
+			p.deliver()
+			ok(t, p, sent)
+			if p.held == 0 && p.idle() {
+				t.Fatalf("nothing is held and %v waits; asked for: %v", p.behind, p.way)
+			}
+			if done > n*each/2 && slices.Max(p.behind)-slices.Min(p.behind) > before {
+				t.Fatalf("after %d the shards have %v left, want about as much in each", done, p.behind)
+			}
+			some := min(p.held, 100)
+			p.finish(some)
+			done += some
+			ok(t, p, p.sent)
+		}
+		p.listen(t)
+	})
+	t.Run("and nothing comes, since others took it", func(t *testing.T) {
+		t.Parallel()
+		p := fallen(t, 5000)
+		for i := range p.behind {
+			p.behind[i] = 0
+		}
+		p.finish(p.held / 2)
+		ok(t, p, p.sent)
+		for i := range p.way { // the pulls expire, one after the other
+			p.way[i], p.known[i] = 0, 0
+			sent := p.sent
+			p.ask(i)
+			ok(t, p, sent)
+			p.deliver()
+		}
+		p.finish(p.held)
+		p.deliver()
+		p.listen(t)
+	})
+	t.Run("and some of it comes, from one shard", func(t *testing.T) {
+		t.Parallel()
+		p := fallen(t, 5000)
+		clear(p.behind)
+		p.behind[7] = 5000
+		p.deliver()
+		p.finish(p.held)
+		for i := range p.way {
+			if i != 7 {
+				p.way[i], p.known[i] = 0, 0
+				p.ask(i)
+			}
+			p.deliver()
+			ok(t, p, p.sent)
+		}
+		for step := 0; p.behind[7] > 0; step++ {
+			sent := p.sent
+			p.deliver()
+			ok(t, p, sent)
+			if step > 5000 { // some for each would do
+				t.Fatalf("%d wait still, with %d held; asked for: %v", p.behind[7], p.held, p.way)
+			}
+			p.finish(min(p.held, 100))
+		}
+		p.finish(p.held)
+		p.deliver()
+		p.listen(t)
+	})
+}
+
+// listen brings something to every shard, once all is done.
+func (p *pulls) listen(t *testing.T) {
+	t.Helper()
+	for i := range p.way { // a brief pull ends soon
+		if p.behind[i] == 0 && p.way[i] > 1 {
+			p.way[i], p.known[i] = 0, 0
+			p.ask(i)
+		}
+	}
+	for len(p.due) > 0 {
+		p.deliver()
+	}
+	for i, asked := range p.way {
+		if asked == 0 {
+			t.Errorf("shard %d is deaf; asked for: %v, waiting: %v", i, p.way, p.waiting)
+		}
+	}
+	for i := range p.behind {
+		p.behind[i]++
+	}
+	before := p.held
+	p.deliver()
+	if got := p.held - before; got != len(p.behind) {
+		t.Errorf("%d of %d shards brought what had come to them", got, len(p.behind))
+	}
+	if text := p.wrong(); text != "" {
+		t.Error(text)
 	}
 }

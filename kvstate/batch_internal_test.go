@@ -1,12 +1,17 @@
 package kvstate
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"slices"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tallyman-go/tallyman/command"
+	"github.com/tallyman-go/tallyman/embedded"
+	"github.com/tallyman-go/tallyman/internal/pipeline"
 )
 
 type askedFor struct {
@@ -33,7 +38,49 @@ func FuzzBatchRequest(f *testing.F) {
 		if want := []string{"$KV.main." + one, "$KV.main." + other}; !slices.Equal(got.Keys, want) || got.From != from || got.UpTo != upTo || got.Bytes != batchBytes {
 			t.Fatalf("%s: got %+v, want %q from %d up to %d", b.request(nil), got, want, from, upTo)
 		}
+		dirty := bytes.Repeat([]byte(`"]},`), 1000)[:0] // of a longer request
+		if got, want := b.request(dirty), b.request(nil); !bytes.Equal(got, want) {
+			t.Fatalf("in memory that is used again: got %s, want %s", got, want)
+		}
 	})
+}
+
+// A request that is larger than most is not kept for the next one.
+func TestBatch_KeepsNoLargeRequest(t *testing.T) { //nolint:paralleltest // others take what is kept
+	server, err := embedded.Start(embedded.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	nc, err := nats.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	pipe, err := pipeline.New(nc, pipeline.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pipe.Close(); err != nil { // nothing is sent
+		t.Fatal(err)
+	}
+	kept := 0
+	for _, n := range []int{10, 1000, 10_000} {
+		b := &batch{store: &Store{pipe: pipe, prefix: "$KV.main."}, entries: make([]Entry, n)}
+		for range 20 { // what is given back may be dropped at any time
+			if err := b.send(); !errors.Is(err, pipeline.ErrClosed) {
+				t.Fatalf("got %v, want ErrClosed", err)
+			}
+			for room := requests.Get().(*[]byte); cap(*room) > 0; room = requests.Get().(*[]byte) {
+				if kept++; cap(*room) > maxRequest {
+					t.Errorf("after a request for %d keys: one of %d bytes is kept, want no more than %d", n, cap(*room), maxRequest)
+				}
+			}
+		}
+	}
+	if kept == 0 {
+		t.Error("no request is kept")
+	}
 }
 
 func BenchmarkBatchRequest(b *testing.B) {

@@ -3,6 +3,7 @@ package kvstate_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -116,4 +117,84 @@ func TestRecord_AddSeq(t *testing.T) {
 	if !slices.Equal(a.Seqs, []uint64{3, 5, 8}) || !slices.Equal(b.Seqs, []uint64{3, 5, 9}) {
 		t.Errorf("two copies share their sequences: %v and %v", a.Seqs, b.Seqs)
 	}
+}
+
+// TestRecord_AdvanceIn is not parallel: what it looks at after its release may be
+// in use by then.
+func TestRecord_AdvanceIn(t *testing.T) { //nolint:paralleltest // see above
+	at := time.Unix(1785500000, 0)
+	fresh := kvstate.Record{ID: "a", Kind: "k", Queue: "default", Digest: "d", Seqs: []uint64{1}, Revision: 3, Token: 5}
+	full := fresh
+	full.ID, full.Checkpoint, full.Intent, full.ContentType, full.ResolvedBy, full.Error = "b", []byte("c"), []byte("i"), "t", "p", "e"
+	full.Command, full.NextAt, full.Attempt, full.Offset, full.Reason = &command.Command{ID: "b"}, at, 7, 8, kvstate.ReasonExpired
+	full.Extra, full.StoredAt = []kvstate.Field{{Name: "new"}}, at
+	trail := full
+	trail.State, trail.Trail = kvstate.Claimed, []kvstate.Step{{At: at, State: kvstate.Claimed, Owner: "before"}}
+	illegal := fresh
+	illegal.State = kvstate.Completed
+	t.Run("makes what Advance makes", func(t *testing.T) {
+		for _, c := range []struct {
+			name string
+			from kvstate.Record
+			to   kvstate.State
+		}{
+			{"of a fresh one", fresh, kvstate.Completed},
+			{"of a full one", full, kvstate.Completed},
+			{"of a fresh one after a full one", fresh, kvstate.Completed},
+			{"of a full one that keeps its command", full, kvstate.Parked},
+			{"of one with a trail", trail, kvstate.Completed},
+			{"of one that may not go there", illegal, kvstate.Claimed},
+		} {
+			room, from := kvstate.NewRoom(), c.from
+			got, gotErr := from.AdvanceIn(room, c.to, "w", "why", at)
+			want, wantErr := c.from.Advance(c.to, "w", "why", at)
+			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotErr, wantErr) {
+				t.Errorf("%s: got %+v, %v; want %+v, %v", c.name, got, gotErr, want, wantErr)
+			}
+			by := c.from // what both should make
+			by.State, by.Owner = c.to, "w"
+			by.Trail = append(slices.Clone(by.Trail), kvstate.Step{At: at, State: c.to, Owner: "w", Token: 5, Note: "why"})
+			if c.to != kvstate.Parked {
+				by.Command = nil
+			}
+			if gotErr == nil && !reflect.DeepEqual(*got, by) {
+				t.Errorf("%s: got %+v, want %+v", c.name, got, by)
+			}
+			if !reflect.DeepEqual(from, c.from) {
+				t.Errorf("%s: the old record is now %+v", c.name, from)
+			}
+			room.Release()
+		}
+	})
+	t.Run("takes the room unless there is a trail", func(t *testing.T) {
+		room := kvstate.NewRoom()
+		first, err := fresh.AdvanceIn(room, kvstate.Completed, "w", "", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as := *first
+		if other, err := trail.AdvanceIn(room, kvstate.Completed, "w", "", at); err != nil || other == first {
+			t.Errorf("got %p, %v; want another one than %p, which is in the room", other, err, first)
+		}
+		if !reflect.DeepEqual(*first, as) || first.Trail[0].Owner != "w" {
+			t.Errorf("one with a trail has changed what is in the room: %+v", first)
+		}
+		if other, err := fresh.AdvanceIn(room, kvstate.Completed, "w", "", at); err != nil || other != first {
+			t.Errorf("got %p, %v; want it in the room, at %p", other, err, first)
+		}
+		room.Release()
+	})
+	t.Run("leaves nothing in the room once that is released", func(t *testing.T) {
+		room := kvstate.NewRoom()
+		made, err := full.AdvanceIn(room, kvstate.Parked, "w", "why", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made.Result, made.FollowUps = []byte("r"), make([]command.Command, 1)
+		steps := made.Trail
+		room.Release()
+		if !reflect.DeepEqual(*made, kvstate.Record{}) || steps[0] != (kvstate.Step{}) {
+			t.Errorf("got %+v with %+v, want nothing", made, steps)
+		}
+	})
 }

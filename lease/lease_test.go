@@ -247,3 +247,73 @@ func TestLease_Heartbeat(t *testing.T) {
 		})
 	})
 }
+
+func TestLease_HeldAt(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	end := Terms{Wait: wait}.Trust(start)
+	for _, c := range []struct {
+		name  string
+		at    time.Time
+		after func(*Keeper, *Lease)
+		want  bool
+	}{
+		{"at its start", start, nil, true},
+		{"just before the end of trust", end.Add(-1), nil, true},
+		{"at the end of trust", end, nil, false},
+		{"after the end of trust", end.Add(time.Hour), nil, false},
+		{"after it was lost", start, func(_ *Keeper, l *Lease) { l.Lose(ErrLost) }, false},
+		{"after its release", start, func(k *Keeper, l *Lease) { k.Release(l) }, false},
+		{"at the end of what was confirmed first", end, func(_ *Keeper, l *Lease) { l.Confirm(start.Add(1)) }, true},
+		{"at the end of what was confirmed last", end.Add(1), func(_ *Keeper, l *Lease) { l.Confirm(start.Add(1)) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})
+			l := hold(k, start, func(error) {})
+			if c.after != nil {
+				c.after(k, l)
+			}
+			if got := l.HeldAt(c.at); got != c.want {
+				t.Errorf("held: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// named is a holder that can be told from others.
+type named struct{ name string }
+
+func (*named) LeaseLost(error) {}
+
+func TestKeeper_Holders(t *testing.T) {
+	t.Parallel()
+	k := NewKeeper(Terms{Wait: wait}, func([]*Lease) {})
+	want := func(when string, names ...string) {
+		t.Helper()
+		got := []string{}
+		for _, h := range k.Holders() {
+			got = append(got, h.(*named).name)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, names) {
+			t.Errorf("%s: got %q, want %q", when, got, names)
+		}
+	}
+	var a, b, c Lease
+	want("before the first")
+	k.HoldIn(&a, &named{"a"}, time.Now())
+	k.HoldIn(&b, &named{"b"}, time.Now())
+	k.HoldIn(&c, &named{"c"}, time.Now().Add(-wait)) // ran out in a buffer
+	want("with three", "a", "b", "c")
+	b.Lose(ErrLost)
+	want("with one lost, whose holder may still be at work", "a", "b", "c")
+	k.Release(&b)
+	want("with the lost one released", "a", "c")
+	k.Release(&a)
+	want("with two released", "c")
+	k.Release(&b)
+	want("with one released twice", "c")
+	k.Release(&c)
+	want("with all released")
+}

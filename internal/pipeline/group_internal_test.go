@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,7 +18,8 @@ import (
 type away struct {
 	t        *testing.T
 	requests []request
-	open     []sent // of the batch that is being sent
+	open     []sent            // of the batch that is being sent
+	writes   map[string][]byte // by number: the data of those whose end has not been told
 
 	stored   map[string]int   // by subject: how often
 	seq      uint64           // of the newest that is stored
@@ -31,11 +33,15 @@ type away struct {
 	batchIDs map[string]bool
 }
 
+// sent is a message as it went out, whatever becomes of it afterwards.
 type sent struct {
 	subject string
 	head    nats.Header
-	bytes   int
+	data    []byte
 }
+
+// headerWrite has the number of a write, by which its data is known.
+const headerWrite = "Write"
 
 type request struct {
 	batch []sent // one that has no id goes by itself
@@ -46,7 +52,7 @@ func newAway(t *testing.T) *away {
 	t.Helper()
 	return &away{
 		t: t, stored: map[string]int{}, stale: map[string]bool{}, denied: map[string]bool{}, posting: map[string]error{},
-		allowed: 1000, batchIDs: map[string]bool{},
+		allowed: 1000, batchIDs: map[string]bool{}, writes: map[string][]byte{},
 	}
 }
 
@@ -58,7 +64,10 @@ func (a *away) take(m *nats.Msg) (sent, error) {
 	for k, v := range m.Header {
 		head[k] = append([]string(nil), v...)
 	}
-	return sent{m.Subject, head, len(m.Data)}, a.posting[m.Subject]
+	if want, open := a.writes[head.Get(headerWrite)]; !open || !bytes.Equal(m.Data, want) {
+		a.t.Errorf("%s goes out with %v and %.40q, want what it was given; its end is yet to be told: %v", m.Subject, head, m.Data, open)
+	}
+	return sent{m.Subject, head, bytes.Clone(m.Data)}, a.posting[m.Subject]
 }
 
 func (a *away) Post(m *nats.Msg) error {
@@ -217,11 +226,23 @@ func newTrial(t *testing.T, change func(*GroupConfig)) *trial {
 func (tr *trial) add(subject string, size int) *outcome {
 	tr.t.Helper()
 	o := &outcome{subject: subject}
-	err := tr.g.Add(&nats.Msg{Subject: subject, Data: make([]byte, size)}, func(ack PubAck, err error) {
+	number := strconv.Itoa(len(tr.outcomes))
+	data := bytes.Repeat([]byte(number+" "), size)[:size]
+	m := &nats.Msg{Subject: subject, Header: nats.Header{headerWrite: {number}}, Data: bytes.Clone(data)}
+	tr.writes[number] = data
+	used := func() { // again, by another write
+		delete(tr.writes, number)
+		clear(m.Header)
+		copy(m.Data, "another")
+		m.Subject = "another"
+	}
+	err := tr.g.Add(m, func(ack PubAck, err error) {
+		used()
 		o.times++
 		o.ack, o.err = ack, err
 	})
 	if err != nil {
+		used()
 		o.times, o.err = 1, err
 	}
 	tr.outcomes = append(tr.outcomes, o)
@@ -565,7 +586,7 @@ func TestGroup_BoundsItsBatches(t *testing.T) {
 	for len(tr.requests) > 0 {
 		batch, size := tr.requests[0].batch, 0
 		for _, s := range batch {
-			size += s.bytes
+			size += len(s.data)
 		}
 		if len(batch) > 10 || size > 10_000 && len(batch) > 1 {
 			t.Errorf("a batch has %d messages of %d bytes, want at most 10 of 10000", len(batch), size)

@@ -38,8 +38,8 @@ const (
 
 // Config of a Pipe. The zero value is useful.
 type Config struct {
-	// Timeout of a request, at most an hour; default 5 s. It takes up to 0.2 s more,
-	// and as long as the process was stopped.
+	// Timeout of a request, at most an hour; default 5 s. Rounded up to tenths of
+	// a second, it takes up to 0.2 s more, and as long as the process was stopped.
 	Timeout time.Duration
 }
 
