@@ -143,8 +143,14 @@ func TestPull_StatusesOfTheRawProtocol(t *testing.T) {
 		f, srv := onOwnServer(t, decision, embedded.Config{})
 		s := f.commands(nil)
 		f.durable(s, longLease, nil)
+		// What has reached the server may not have reached its consumer yet.
+		waits := func() bool {
+			c, err := s.Consumer(f.ctx, "c")
+			f.must(err)
+			return c.CachedInfo().NumWaiting == 1
+		}
 		waiting := f.pull(s, 5, patience)
-		f.must(f.nc.FlushWithContext(f.ctx))
+		f.eventually("the pull waits", waits)
 		before := f.nc.Stats().Reconnects
 		f.must(srv.Restart())
 		f.wantStatus(waiting.status(), "409", "Server Shutdown", "5")
@@ -152,7 +158,7 @@ func TestPull_StatusesOfTheRawProtocol(t *testing.T) {
 		f.eventually("the server answers", func() bool { _, err := s.Info(f.ctx); return err == nil })
 
 		lost := f.pull(s, 5, patience)
-		f.must(f.nc.FlushWithContext(f.ctx))
+		f.eventually("the pull waits", waits)
 		f.bounce(srv)
 		// A pull sent after the restart is served; the one before is forgotten.
 		f.eventually("the server answers", func() bool { _, err := s.Info(f.ctx); return err == nil })
