@@ -31,6 +31,12 @@ func routeOnDouble(t *testing.T, h *memory.Handle, settings Settings, route Rout
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runOnDouble(t, w)
+}
+
+// runOnDouble runs a worker, which must end well once it is stopped.
+func runOnDouble(t *testing.T, w *Worker) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -82,19 +82,12 @@ func TestRun_Save_ADoubtfulPointIsNotWrittenBackBehind(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() {
-					if err := w.Run(ctx); err != nil {
-						t.Errorf("worker: %v", err)
-					}
-				})
+				stop := runOnDouble(t, w)
 				sendOnDouble(t, s, "a")
 				for range 60 {
 					time.Sleep(time.Second)
 				}
-				cancel()
-				running.Wait()
+				stop()
 				var offsets []string
 				last := uint64(0)
 				for _, e := range s.Log() {

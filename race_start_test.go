@@ -53,16 +53,9 @@ func TestWorker_StartsNoHandlerAfterNotAfter(t *testing.T) {
 		if _, err := accepted(pool.shards[0].commands.Publish, env); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := w.Run(ctx); err != nil {
-				t.Errorf("worker: %v", err)
-			}
-		})
+		stop := runOnDouble(t, w)
 		time.Sleep(10 * time.Second)
-		cancel()
-		running.Wait()
+		stop()
 		if r := s.Entry("a").Record; r == nil || r.State != kvstate.Parked || r.Reason != kvstate.ReasonExpired || len(s.Held()) > 0 {
 			t.Errorf("got %+v, want it parked as expired", r)
 		}

@@ -142,13 +142,7 @@ func TestWorker_GivesNothingBackAfterAPauseWithinABatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			if err := w.Run(ctx); err != nil {
-				t.Errorf("worker: %v", err)
-			}
-		})
+		stop := runOnDouble(t, w)
 		synctest.Wait()
 		sendOnDouble(t, s, "first")
 		synctest.Wait()
@@ -157,8 +151,7 @@ func TestWorker_GivesNothingBackAfterAPauseWithinABatch(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		stopOther := workOnDouble(t, s.Connect("other", nil), settings, func(context.Context, *Claim) (Result, error) { return Result{}, nil })
 		time.Sleep(10 * settings.Lease)
-		cancel()
-		running.Wait()
+		stop()
 		stopOther()
 		if got := paused.Load(); got != 2 {
 			t.Errorf("it paused in batch %d, want the second", got)
